@@ -188,7 +188,6 @@ impl ConnectedAgent {
             .ok_or_else(|| CommandFailure::new("the agent's answer to the commit is empty"))
     }
 
-    /// Releases an allocation.
     pub(crate) async fn release(&mut self, id: String) -> Result<(), CommandFailure> {
         let request = ReleaseRequest { id };
         let reply = self.deadline.keep(self.client.release(request)).await?;

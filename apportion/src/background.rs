@@ -58,8 +58,8 @@ impl BackgroundProcess {
             .stderr(Stdio::piped())
             .output()
             .map_err(|e| failed().because(e))?;
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        match said(&output.stdout).parse() {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        match text(&output.stdout).parse() {
             Ok(pid) if output.status.success() => {
                 let name = program
                     .file_name()
@@ -74,8 +74,8 @@ impl BackgroundProcess {
                 })
             }
             _ => {
-                let said = said(&output.stderr);
-                Err(failed().because(said.trim_start_matches("apportion: ").to_owned()))
+                let text = text(&output.stderr);
+                Err(failed().because(text.trim_start_matches("apportion: ").to_owned()))
             }
         }
     }
@@ -90,7 +90,7 @@ impl BackgroundProcess {
     }
 
     /// Whether it reported why it exited. A killed program did not.
-    pub(crate) fn has_said_why(&self) -> bool {
+    pub(crate) fn has_cause(&self) -> bool {
         self.last_line()
             .is_some_and(|line| line.starts_with(&format!("{}: ", self.name)))
     }
@@ -101,15 +101,15 @@ impl BackgroundProcess {
         let last = last
             .strip_prefix(&format!("{}: ", self.name))
             .unwrap_or(&last);
-        let (said, hint) = match last.split_once("; hint: ") {
-            Some((said, hint)) => (said, hint.to_owned()),
+        let (text, hint) = match last.split_once("; hint: ") {
+            Some((text, hint)) => (text, hint.to_owned()),
             None => (last, format!("see {}", self.log.display())),
         };
         let failure = CommandFailure::new(what).hint(hint);
-        if said.is_empty() {
+        if text.is_empty() {
             failure
         } else {
-            failure.because(said.to_owned())
+            failure.because(text.to_owned())
         }
     }
 
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_an_older_program_said_is_not_the_cause() {
-        let said = with_log("older\n", 6);
-        assert!(said.starts_with("the agent ended; hint: see "), "{said}");
+        let text = with_log("older\n", 6);
+        assert!(text.starts_with("the agent ended; hint: see "), "{text}");
     }
 }

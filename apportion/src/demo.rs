@@ -34,7 +34,7 @@ pub(crate) fn demo(address: ConnectionOptions, is_verbose: bool) -> Result<(), C
     let (instance, why) = choose(address)?;
     let list = block_on(async { connect_or_start(&instance).await?.list().await })?;
     let card = roomiest(&list)?.clone();
-    steps.say(&format!(
+    steps.print(&format!(
         "GPU: {} {} with {}\n",
         card.model,
         card.uuid,
@@ -42,14 +42,15 @@ pub(crate) fn demo(address: ConnectionOptions, is_verbose: bool) -> Result<(), C
     ))?;
 
     let mut programs = start(&steps, &instance, &card)?;
-    steps
-        .say("\nEach PROGRAM asks how large its GPU is, then takes memory until it is refused:")?;
+    steps.print(
+        "\nEach PROGRAM asks how large its GPU is, then takes memory until it is refused:",
+    )?;
     for program in &mut programs {
         let line = program.read_report()?;
-        steps.say(&line)?;
+        steps.print(&line)?;
     }
     let list = assertions::settled(&instance, &programs)?;
-    steps.say(&format!("\n{}", crate::view::whole(&list)))?;
+    steps.print(&format!("\n{}", crate::view::whole(&list)))?;
     let refusal = refuse_a_third(&steps, &instance, &list, &card.uuid)?;
     show_metrics(&steps, &list)?;
     let broken = assertions::broken(&list, &programs);
@@ -59,7 +60,7 @@ pub(crate) fn demo(address: ConnectionOptions, is_verbose: bool) -> Result<(), C
     }
     assertions::all_given_back(&instance)?;
 
-    steps.say("")?;
+    steps.print("")?;
     output::all(&screen.drawn(ColorMode::of_output()))?;
     if !broken.is_empty() {
         return Err(CommandFailure::new(format!(
@@ -76,7 +77,7 @@ struct ProgressPrinter {
 }
 
 impl ProgressPrinter {
-    fn say(&self, text: &str) -> Result<(), CommandFailure> {
+    fn print(&self, text: &str) -> Result<(), CommandFailure> {
         if self.is_verbose {
             output::line(text)
         } else {
@@ -134,7 +135,7 @@ fn start(
 ) -> Result<Vec<DemoProgram>, CommandFailure> {
     let mut programs = Vec::new();
     for (name, limit) in limits(card) {
-        steps.say(&format!(
+        steps.print(&format!(
             "$ apportion run{} --gpu-memory {limit} --name {name} -- PROGRAM",
             flag(instance)
         ))?;
@@ -158,13 +159,13 @@ fn refuse_a_third(
     let found = list.cards.iter().find(|found| found.uuid == card);
     let (free, most) = found.map_or((0, 0), |found| (found.free_bytes, found.allocatable_bytes));
     let asked = Bytes(free.saturating_mul(5) / 4).min(Bytes(most)).as_mib();
-    steps.say(&format!(
+    steps.print(&format!(
         "$ apportion run{} --gpu-memory {asked} -- PROGRAM",
         flag(instance)
     ))?;
-    let said = DemoProgram::refused(instance, asked, card)?;
-    steps.say(&said)?;
-    Ok(said)
+    let refusal = DemoProgram::refused(instance, asked, card)?;
+    steps.print(&refusal)?;
+    Ok(refusal)
 }
 
 fn show_metrics(steps: &ProgressPrinter, list: &ListReply) -> Result<(), CommandFailure> {
@@ -173,21 +174,21 @@ fn show_metrics(steps: &ProgressPrinter, list: &ListReply) -> Result<(), Command
         .as_ref()
         .map_or("", |node| node.metrics_address.as_str());
     if address.is_empty() {
-        return steps.say("\nThe agent serves no metrics.");
+        return steps.print("\nThe agent serves no metrics.");
     }
-    steps.say(&format!("\n$ curl http://{address}/metrics"))?;
+    steps.print(&format!("\n$ curl http://{address}/metrics"))?;
     let text = metrics::get(address, "/metrics")?;
-    let is_shown = |line: &&str| {
+    let is_visible = |line: &&str| {
         let names_one = PROGRAMS.iter().any(|(name, _)| line.contains(name));
         let kinds = ["limit_bytes", "used_bytes", "denied_total"];
         names_one && kinds.iter().any(|kind| line.contains(kind))
     };
-    let mut lines: Vec<_> = text.lines().filter(is_shown).collect();
+    let mut lines: Vec<_> = text.lines().filter(is_visible).collect();
     lines.sort_unstable();
     if lines.is_empty() {
         return Err(CommandFailure::new("the metrics do not show the programs"));
     }
-    steps.say(&lines.join("\n"))
+    steps.print(&lines.join("\n"))
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ struct DoctorFinding {
     /// The name of the check.
     check: &'static str,
     state: FindingState,
-    /// What was found.
     found: String,
     /// What to do about it, if anything.
     todo: Option<String>,

@@ -3,7 +3,7 @@
 
 use apportion_exit::CommandFailure;
 use apportion_intercept::table::{DriverLibrary, HookedFunction, ROWS};
-use apportion_intercept::unhooked::{LEFT_ALONE, UnhookedFunctions};
+use apportion_intercept::unhooked::{UNHOOKED_FUNCTIONS, UnhookedFunctions};
 use serde::Serialize;
 
 use crate::options::HooksOptions;
@@ -38,7 +38,6 @@ const COLUMNS: &[TableColumn<HookEntry>] = &[
     },
 ];
 
-/// One hooked function.
 #[derive(Debug, Serialize)]
 struct HookEntry {
     /// The symbol that programs link or look up.
@@ -51,7 +50,7 @@ struct HookEntry {
     what: &'static str,
 }
 
-const UNHOOKED: &[TableColumn<UnhookedEntry>] = &[
+const UNHOOKED_COLUMNS: &[TableColumn<UnhookedEntry>] = &[
     TableColumn {
         title: "NAME",
         cell: |function| function.name.to_owned(),
@@ -64,7 +63,7 @@ const UNHOOKED: &[TableColumn<UnhookedEntry>] = &[
     },
     TableColumn {
         title: "LIMIT",
-        cell: |function| function.standing.to_owned(),
+        cell: |function| function.effect.to_owned(),
         side: CellAlignment::Left,
     },
     TableColumn {
@@ -80,7 +79,7 @@ struct UnhookedEntry {
     name: &'static str,
     library: String,
     /// What that means for the limit.
-    standing: &'static str,
+    effect: &'static str,
     reason: &'static str,
 }
 
@@ -88,21 +87,27 @@ struct UnhookedEntry {
 #[derive(Debug, Serialize)]
 struct HookListing {
     hooked: Vec<HookEntry>,
-    left_alone: Vec<UnhookedEntry>,
+    unhooked_functions: Vec<UnhookedEntry>,
 }
 
-/// Prints the table.
 pub(crate) fn hooks(which: &HooksOptions) -> Result<(), CommandFailure> {
     let hooked: Vec<HookEntry> = ROWS.iter().map(hook).collect();
-    let left_alone: Vec<UnhookedEntry> = LEFT_ALONE.iter().flat_map(unhooked).collect();
+    let unhooked_functions: Vec<UnhookedEntry> =
+        UNHOOKED_FUNCTIONS.iter().flat_map(unhooked).collect();
     match (which.all, which.json) {
         (false, false) => output::all(&lay_out(COLUMNS, &hooked)),
         (false, true) => output::json(&hooked),
         (true, false) => {
             let hooked = lay_out(COLUMNS, &hooked);
-            output::all(&format!("{hooked}\n{}", lay_out(UNHOOKED, &left_alone)))
+            output::all(&format!(
+                "{hooked}\n{}",
+                lay_out(UNHOOKED_COLUMNS, &unhooked_functions)
+            ))
         }
-        (true, true) => output::json(&HookListing { hooked, left_alone }),
+        (true, true) => output::json(&HookListing {
+            hooked,
+            unhooked_functions,
+        }),
     }
 }
 
@@ -121,7 +126,7 @@ fn unhooked(group: &UnhookedFunctions) -> impl Iterator<Item = UnhookedEntry> + 
     group.names().map(move |function| UnhookedEntry {
         name: function,
         library: name(group.library),
-        standing: group.effect.as_str(),
+        effect: group.effect.as_str(),
         reason: group.reason,
     })
 }

@@ -109,7 +109,6 @@ impl TargetInstance {
         Ok(())
     }
 
-    /// The agent's socket.
     pub(crate) fn agent_socket(&self) -> PathBuf {
         self.dir.join(paths::AGENT_SOCKET)
     }

@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn another_status_is_a_failure() {
-        let said = served("HTTP/1.1 404 Not Found\r\n\r\n").unwrap_err();
-        assert!(said.ends_with("404 Not Found"), "{said}");
+        let error = served("HTTP/1.1 404 Not Found\r\n\r\n").unwrap_err();
+        assert!(error.ends_with("404 Not Found"), "{error}");
     }
 }

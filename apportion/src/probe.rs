@@ -27,9 +27,7 @@ pub(crate) struct ProbeReport {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ProbeAnswer {
-    /// It answered.
     Found(ProbedLibrary),
-    /// The error.
     Error(String),
 }
 
@@ -46,13 +44,10 @@ pub(crate) struct ProbedLibrary {
 pub(crate) struct ProbedCard {
     /// The UUID as NVML prints it.
     pub(crate) uuid: String,
-    /// The product name.
     pub(crate) name: String,
-    /// Its memory.
     pub(crate) total_bytes: u64,
 }
 
-/// The program's file.
 pub(crate) fn program(instance: &TargetInstance) -> Result<PathBuf, CommandFailure> {
     instance.library(PROGRAM)
 }

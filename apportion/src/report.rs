@@ -5,7 +5,6 @@
 use apportion_proto::v1::{self, holder::Kind};
 use serde::Serialize;
 
-/// The whole list.
 #[derive(Debug, Serialize)]
 pub(crate) struct AgentReport {
     node: ReportedNode,
@@ -26,7 +25,6 @@ struct ReportedNode {
     pid: u32,
 }
 
-/// One card.
 #[derive(Debug, Serialize)]
 pub(crate) struct ReportedCard {
     uuid: String,
@@ -114,7 +112,6 @@ impl AgentReport {
         }
     }
 
-    /// The cards alone.
     pub(crate) fn cards(self) -> Vec<ReportedCard> {
         self.cards
     }

@@ -91,8 +91,10 @@ fn mistake(read: Result<GpuRequest, RequestError>) -> Option<String> {
 }
 
 fn is_name(text: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
-    (1..=NAME_LENGTH).contains(&text.len()) && text.chars().all(is_part)
+    (1..=NAME_LENGTH).contains(&text.len())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/'))
 }
 
 #[cfg(test)]
@@ -128,12 +130,12 @@ mod tests {
 
     #[test]
     fn each_mistake_of_a_line_is_named() {
-        let said =
+        let error =
             ask("--gpu-memory 2000Ti --gpu-fraction NaN --gpus 0 --gpu x --name a*b").unwrap_err();
         for part in ["\"2000Ti\"", "\"NaN\"", "\"0\"", "\"x\"", "\"a*b\""] {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(error.contains(part), "{part}: {error}");
         }
-        assert_eq!(said.lines().count(), 1);
+        assert_eq!(error.lines().count(), 1);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) fn resize(
 ) -> Result<(), CommandFailure> {
     let size = request::new_size(resize.gpu_memory.as_deref(), resize.gpu_fraction.as_deref())?;
     let instance = TargetInstance::new(address)?;
-    let said = block_on(async {
+    let error = block_on(async {
         let mut agent = connect_to_running(&instance).await?;
         let list = agent.list().await?;
         let allocation = find(&list, &resize.name)?;
@@ -36,7 +36,7 @@ pub(crate) fn resize(
             )),
         }
     })?;
-    output::all(&said)
+    output::all(&error)
 }
 
 /// The allocation with that id, or the only one with that name.
@@ -69,27 +69,32 @@ fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation, CommandFa
 
 /// The share of each of the allocation's cards.
 fn new_shares(list: &ListReply, allocation: &Allocation, share: Share) -> Vec<v1::Share> {
-    let of = |grant: &v1::Grant| {
-        let card = list.cards.iter().find(|card| card.uuid == grant.card)?;
-        let bytes = share.bytes_of(cards::capacity(card)).0;
-        Some(v1::Share {
-            card: grant.card.clone(),
-            bytes,
+    allocation
+        .grants
+        .iter()
+        .filter_map(|grant| {
+            let card = list.cards.iter().find(|card| card.uuid == grant.card)?;
+            let bytes = share.bytes_of(cards::capacity(card)).0;
+            Some(v1::Share {
+                card: grant.card.clone(),
+                bytes,
+            })
         })
-    };
-    allocation.grants.iter().filter_map(of).collect()
+        .collect()
 }
 
 /// One line for each card: the old and the new limit.
 fn describe(before: &Allocation, now: &Allocation) -> String {
-    let line = |grant: &v1::Grant| {
-        let before = before.grants.iter().find(|old| old.card == grant.card);
-        let before = Bytes(before.map_or(0, |old| old.limit_bytes));
-        let limit = Bytes(grant.limit_bytes);
-        let (name, card) = (EscapedText(&now.name), EscapedText(&grant.card));
-        format!("{name}: {before} -> {limit} on {card}\n")
-    };
-    now.grants.iter().map(line).collect()
+    now.grants
+        .iter()
+        .map(|grant| {
+            let before = before.grants.iter().find(|old| old.card == grant.card);
+            let before = Bytes(before.map_or(0, |old| old.limit_bytes));
+            let limit = Bytes(grant.limit_bytes);
+            let (name, card) = (EscapedText(&now.name), EscapedText(&grant.card));
+            format!("{name}: {before} -> {limit} on {card}\n")
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -121,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_name_that_several_have_needs_an_id() {
-        let said = find(&list(), "b").unwrap_err().to_string();
+        let error = find(&list(), "b").unwrap_err().to_string();
         assert!(
-            said.contains("2 allocations") && said.ends_with("2, 3"),
-            "{said}"
+            error.contains("2 allocations") && error.ends_with("2, 3"),
+            "{error}"
         );
         assert!(
             find(&list(), "c")

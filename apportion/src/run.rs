@@ -43,10 +43,10 @@ pub(crate) fn run(run: RunOptions, address: ConnectionOptions) -> Result<(), Com
         library.to_string_lossy().into_owned(),
     );
     if run.json {
-        let said = serde_json::to_string(&RunOutput::new(&allocation, instance.is_simulated));
+        let json = serde_json::to_string(&RunOutput::new(&allocation, instance.is_simulated));
         eprintln!(
             "{}",
-            said.map_err(|e| CommandFailure::new("failed to write JSON").because(e))?
+            json.map_err(|e| CommandFailure::new("failed to write JSON").because(e))?
         );
     }
     let preload = env

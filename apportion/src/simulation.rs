@@ -23,7 +23,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The shape of the simulated machine; `None` is the daemon's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SimulationSpec {
-    /// Number of cards.
     pub(crate) gpus: Option<u32>,
     /// Memory of each card.
     pub(crate) memory: Option<Bytes>,
@@ -63,7 +62,6 @@ impl SimulationSpec {
         Err(CommandFailure::usage(mistakes.join("; ")))
     }
 
-    /// The daemon's arguments.
     fn args(&self) -> Vec<OsString> {
         let gpus = self
             .gpus

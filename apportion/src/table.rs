@@ -6,7 +6,7 @@ use apportion_abi::EscapedText;
 /// One column over rows of `T`.
 #[derive(Debug)]
 pub struct TableColumn<T> {
-    /// The heading.
+    /// The heading of the column.
     pub title: &'static str,
     /// The text of a cell.
     pub cell: fn(&T) -> String,
@@ -17,9 +17,9 @@ pub struct TableColumn<T> {
 /// The alignment of text in a wider cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellAlignment {
-    /// For words.
+    /// For text that people read.
     Left,
-    /// For amounts.
+    /// For numbers and amounts of memory.
     Right,
 }
 

@@ -52,7 +52,7 @@ async fn live(instance: &TargetInstance) -> Result<(), CommandFailure> {
     let mut hung_up = signal(SignalKind::hangup()).map_err(failed)?;
     let screen = TerminalScreen::open()?;
     let mut ends = ends_typed();
-    let mut shown = String::new();
+    let mut frame = String::new();
     loop {
         let event = tokio::select! {
             list = next_list(&mut watch) => TopEvent::List(Box::new(list?)),
@@ -63,12 +63,12 @@ async fn live(instance: &TargetInstance) -> Result<(), CommandFailure> {
             _ = ends.recv() => TopEvent::Ended,
         };
         match event {
-            TopEvent::List(list) => shown = view::whole(&list),
+            TopEvent::List(list) => frame = view::whole(&list),
             TopEvent::Resized => {}
             TopEvent::Quiet => agent.greet().await?,
             TopEvent::Ended => return Ok(()),
         }
-        screen.draw(&shown)?;
+        screen.draw(&frame)?;
     }
 }
 

@@ -15,7 +15,6 @@ pub(crate) fn whole(list: &ListReply) -> String {
     format!("{}\n\n{}\n{allocations}", heading(list), cards(list))
 }
 
-/// The cards alone.
 pub(crate) fn cards(list: &ListReply) -> String {
     lay_out(CARDS, &list.cards)
 }

@@ -39,7 +39,6 @@ enum RequestChoices {
     Parts(&'static [u32], u32),
     /// GiB of one card.
     Memory(&'static [u64]),
-    /// Whole cards.
     Whole(&'static [i64]),
 }
 
@@ -101,7 +100,6 @@ const RULES: &[(&str, PlacementStrategy, SharedCardPreference)] = &[
     ),
 ];
 
-/// Reproducible random numbers.
 struct BenchRng(u64);
 
 impl BenchRng {
@@ -245,7 +243,10 @@ fn fill(mut cluster: Cluster, pods: &[BenchPod]) -> (f64, usize) {
         session.run(Action::Allocate);
         let decisions = session.decisions();
         for decision in decisions {
-            let Decision::Bind { task, place, .. } = decision else {
+            let Decision::Bind {
+                task, placement, ..
+            } = decision
+            else {
                 continue;
             };
             let mut tasks = cluster
@@ -254,10 +255,12 @@ fn fill(mut cluster: Cluster, pods: &[BenchPod]) -> (f64, usize) {
                 .flat_map(|job| &mut Arc::make_mut(job).tasks);
             if let Some(found) = tasks.find(|found| found.name == task) {
                 // A new card gets its permanent name when its first pod is placed.
-                let cards = place.cards.iter();
-                let cards = cards.map(|card| card.replace("new", &format!("card-{round}")));
+                let cards = placement
+                    .cards
+                    .iter()
+                    .map(|card| card.replace("new", &format!("card-{round}")));
                 (found.status, found.node, found.on) =
-                    (TaskStatus::Running, Some(place.node), cards.collect());
+                    (TaskStatus::Running, Some(placement.node), cards.collect());
                 ends.insert(task.clone(), round + lives[task.as_str()].life);
                 placed.insert(task);
             }

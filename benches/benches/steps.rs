@@ -144,27 +144,32 @@ fn cluster(nodes: usize, running: usize, waiting: JobBatch) -> Cluster {
 /// The same cluster with each card listed, as agents report them.
 fn with_known_cards(mut cluster: Cluster) -> Cluster {
     for node in &mut cluster.nodes {
-        let card = |number| ListedCard {
-            name: format!("{}-{number}", node.name),
-            memory: node.card_memory,
-            is_healthy: true,
-        };
-        node.listed = (0..CARDS).map(card).collect();
+        node.listed = (0..CARDS)
+            .map(|number| ListedCard {
+                name: format!("{}-{number}", node.name),
+                memory: node.card_memory,
+                is_healthy: true,
+            })
+            .collect();
     }
     let tasks = cluster
         .jobs
         .iter_mut()
         .flat_map(|job| &mut Arc::make_mut(job).tasks);
     for (number, task) in tasks.enumerate() {
-        let card = |node: &String| format!("{node}-{}", number % CARDS);
-        task.on = task.node.as_ref().map(card).into_iter().collect();
+        task.on = task
+            .node
+            .as_ref()
+            .map(|node| format!("{node}-{}", number % CARDS))
+            .into_iter()
+            .collect();
     }
     cluster
 }
 
 /// The same cluster where each pod is one of forty of its application. A topology spread constraint keeps a pod off
 /// nodes with too many of them, and a preferred anti-affinity term sends it to nodes without any.
-fn with_company(mut cluster: Cluster) -> Cluster {
+fn with_affinity(mut cluster: Cluster) -> Cluster {
     const HOST: &str = "kubernetes.io/hostname";
     const REPLICAS: usize = 40;
     for node in &mut cluster.nodes {
@@ -180,7 +185,7 @@ fn with_company(mut cluster: Cluster) -> Cluster {
         task.labels = Arc::new([("app".to_owned(), app)].into_iter().collect());
         let like = PodAffinityTerm::with(task.labels.iter(), HOST);
         task.prefers = vec![WeightedPreference {
-            wish: PreferredTerm::Near(like.clone()),
+            term: PreferredTerm::Near(like.clone()),
             weight: -100,
         }];
         task.even = vec![SpreadConstraint {
@@ -256,7 +261,7 @@ fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 9] {
         (
             "allocate-spread",
             Some(Action::Allocate),
-            with_company(cluster(nodes, 0, one_card(all))),
+            with_affinity(cluster(nodes, 0, one_card(all))),
         ),
         (
             "reclaim",
@@ -286,8 +291,10 @@ fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 9] {
 
 fn sizes() -> Vec<usize> {
     let sizes = env::var("APPORTION_BENCH_NODES").unwrap_or_else(|_| "10,100,500,5000".to_owned());
-    let sizes = sizes.split(',');
-    sizes.filter_map(|size| size.trim().parse().ok()).collect()
+    sizes
+        .split(',')
+        .filter_map(|size| size.trim().parse().ok())
+        .collect()
 }
 
 fn steps(criterion: &mut Criterion) {

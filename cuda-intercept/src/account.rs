@@ -27,7 +27,7 @@ mod throttle;
 use liveness::LivenessLock;
 use path::PathBuffer;
 pub(crate) use shared::JoinedMemory;
-use throttle::{DEEP_LOOK, LOOK, ScanThrottle};
+use throttle::{DEEP_SCAN, SCAN, ScanThrottle};
 
 /// Whether a limit applies to this process.
 #[expect(clippy::large_enum_variant, reason = "a process has one")]
@@ -48,9 +48,9 @@ pub(crate) struct MappedAccount {
     path: PathBuffer,
     slot: SpinLock<OwnProcessRecord>,
     /// Limits scans for dead processes that only a query asks for.
-    looks: ScanThrottle,
+    scans: ScanThrottle,
     /// Limits full scans, which also check processes whose liveness locks are held.
-    deep_looks: ScanThrottle,
+    deep_scans: ScanThrottle,
     /// The last value of [`throttle::children`].
     /// Written by: the query that finds it changed. Read by: every query. Relaxed: it only tells one value from
     /// another.
@@ -167,8 +167,8 @@ impl MappedAccount {
             usage,
             path,
             slot,
-            looks: ScanThrottle::of(LOOK),
-            deep_looks: ScanThrottle::of(DEEP_LOOK),
+            scans: ScanThrottle::of(SCAN),
+            deep_scans: ScanThrottle::of(DEEP_SCAN),
             children: AtomicU64::new(0),
         })
     }
@@ -293,7 +293,7 @@ impl MappedAccount {
     /// process holds. Does nothing if another thread was quicker. An earlier record of the same process (from before
     /// an `exec`) is retired.
     fn enter(&self, usage: &AccountUsage<'_>, old: Option<SlotOwner>) -> Option<SlotOwner> {
-        let _kept = errno::ErrnoGuard::now();
+        let _errno = errno::ErrnoGuard::now();
         // This reads files, so it comes before the lock.
         let own = peers::own();
         let entered = self.enter_as(own, usage, old).or_else(|| {

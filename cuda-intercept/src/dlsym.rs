@@ -9,7 +9,7 @@
 //! program and the driver finds the driver in the same ways, so a hook in place of *its* function would recurse
 //! without end.
 //!
-//! Lookups of `dlsym`, `dlopen` and their variants are answered too. Whoever asks the C library for them, in this or
+//! Lookups of `dlsym`, `dlopen` and their variants are answered too. A caller that asks the C library for them, in this or
 //! in another namespace, gets ours.
 
 use core::ffi::{CStr, c_char, c_void};
@@ -138,7 +138,7 @@ unsafe fn way(
     // SAFETY: it is not null, so it is a string.
     let name = unsafe { CStr::from_ptr(name) };
     if let Some(function) = interposed(name) {
-        return function.look_up(name, handle, ask).map_or(forward, answer);
+        return function.resolve(name, handle, ask).map_or(forward, answer);
     }
     let Some(library) = library_of(name) else {
         return forward;

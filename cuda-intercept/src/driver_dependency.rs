@@ -86,7 +86,7 @@ fn is_harmless(path: &CStr, is_settled: impl Fn(&[u8]) -> bool) -> bool {
     if !is_a_place {
         return false;
     }
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let file = MappedLibrary::map(path);
     file.and_then(|file| file.leads_nowhere(is_settled)) == Some(true)
 }
@@ -224,8 +224,12 @@ impl MappedLibrary {
     }
 
     fn dynamic(&self) -> Option<impl Iterator<Item = DynamicEntry>> {
-        let is_dynamic = |it: &Elf64_Phdr| it.p_type == libc::PT_DYNAMIC;
-        let start = usize::try_from(self.segments()?.find(is_dynamic)?.p_offset).ok()?;
+        let start = usize::try_from(
+            self.segments()?
+                .find(|it| it.p_type == libc::PT_DYNAMIC)?
+                .p_offset,
+        )
+        .ok()?;
         let at =
             move |place: usize| start.checked_add(size_of::<DynamicEntry>().checked_mul(place)?);
         let entries = (0..).map_while(move |place| self.read::<DynamicEntry>(at(place)?));

@@ -210,7 +210,6 @@ impl LoadedObject {
         !self.name.is_null() && unsafe { self.name.read() } != 0
     }
 
-    /// The object's soname.
     pub(crate) fn soname(&self) -> Option<&CStr> {
         let soname = self.strings.wrapping_add(self.soname?) as *const c_char;
         // SAFETY: the name is a string in the object's string table.

@@ -36,7 +36,7 @@ mod tests {
     fn what_stood_there_stands_there_again() {
         let before = get();
         {
-            let _kept = ErrnoGuard::now();
+            let _errno = ErrnoGuard::now();
             // SAFETY: closing what is not open fails.
             unsafe { libc::close(-1) };
             assert_eq!(get(), libc::EBADF);

@@ -26,7 +26,7 @@ pub(crate) unsafe fn at(image: Opaque) -> Option<ImageFootprint> {
     if image.is_null() {
         return None;
     }
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let start = image as u64;
     match first_word(&|at, into| copy(start, at, into))? {
         CUBIN => image::cubin(&|at, into| copy(start, at, into)),
@@ -54,7 +54,7 @@ pub(crate) unsafe fn in_file(path: *const c_char) -> Option<ImageFootprint> {
     if path.is_null() {
         return None;
     }
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     // SAFETY: the caller guarantees it.
     let file = unsafe { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
@@ -85,9 +85,9 @@ fn read_to_end(file: i32) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     while content.len() < LONGEST_FILE {
         content.try_reserve(PIECE).ok()?;
-        let room = content.spare_capacity_mut();
+        let buffer = content.spare_capacity_mut();
         // SAFETY: the room is ours to write to.
-        let read = unsafe { libc::read(file, room.as_mut_ptr().cast(), room.len()) };
+        let read = unsafe { libc::read(file, buffer.as_mut_ptr().cast(), buffer.len()) };
         match usize::try_from(read).ok()? {
             0 => return Some(content),
             // SAFETY: so many bytes were written behind the old end.
@@ -104,8 +104,9 @@ fn first_word(read: &image::Reader<'_>) -> Option<u32> {
 
 /// Whether a word is text. Nothing else that a driver accepts starts with four printable characters.
 fn is_text(word: u32) -> bool {
-    let is_letter = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
-    word.to_le_bytes().iter().all(is_letter)
+    word.to_le_bytes()
+        .iter()
+        .all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())
 }
 
 /// Copies from this process's memory; false if nothing is mapped there.

@@ -39,11 +39,10 @@ pub(crate) fn has(function: usize) -> bool {
 }
 
 /// Notes that a function needs no further charge.
-pub(crate) fn note(function: usize) {
+pub(crate) fn remember(function: usize) {
     let Some(group) = group(function) else { return };
     let free = group.iter().find(|known| known.load(Relaxed) == 0);
-    let pushed_out = || group.get((mixed(function) / GROUPS) % GROUP);
-    if let Some(place) = free.or_else(pushed_out) {
+    if let Some(place) = free.or_else(|| group.get((mixed(function) / GROUPS) % GROUP)) {
         place.store(function, Relaxed);
         ANY.store(true, Relaxed);
     }
@@ -64,10 +63,10 @@ mod tests {
     #[test]
     fn what_was_noted_is_known_until_all_is_forgotten() {
         let all = (1..=64).map(|number| number * 0x40);
-        all.clone().for_each(note);
+        all.clone().for_each(remember);
         assert!(all.clone().filter(|function| has(*function)).count() > 50);
         // There are more than fit. The last one is kept.
-        (1..100_000).for_each(|number| note(number * 0x10));
+        (1..100_000).for_each(|number| remember(number * 0x10));
         assert!(has(99_999 * 0x10) && !has(0x7));
         forget();
         assert!(!(1..100_000).any(|number| has(number * 0x10)));

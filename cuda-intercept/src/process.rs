@@ -89,7 +89,7 @@ pub(crate) fn current() -> Option<&'static ProcessState> {
     {
         return Some(process);
     }
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let fresh = make()?;
     match cell.compare_exchange(known, fresh, AcqRel, Acquire) {
         // SAFETY: the state was just made. The page points to it now, so it is never freed.
@@ -105,7 +105,7 @@ pub(crate) fn current() -> Option<&'static ProcessState> {
 
 fn cell() -> &'static AtomicPtr<ProcessState> {
     if PAGE.wipes.load(Relaxed) == NOT_ASKED {
-        let _kept = errno::ErrnoGuard::now();
+        let _errno = errno::ErrnoGuard::now();
         let page = (&raw const PAGE).cast_mut().cast();
         // Kernels before 4.14 refuse this. There the pid in the state tells a child from its parent.
         // SAFETY: the range is whole pages of our own static, and all zero is a valid value of it.
@@ -187,7 +187,7 @@ impl ProcessState {
             } else {
                 0
             };
-            let is_new = allocations.open_context(handle, (card, device), reserve, false);
+            let is_new = allocations.open_context(handle, card, device, reserve, false);
             if is_new {
                 (
                     allocations.context(handle),
@@ -209,8 +209,11 @@ impl ProcessState {
     /// error may be a different one if other arguments are wrong. So for such sizes `ask` calls the driver, and frees
     /// what it got if the driver granted it.
     pub(crate) fn refusal(&self, card: Card, bytes: u64, ask: impl FnOnce() -> Status) -> Status {
-        let is_absurd = |account: &MappedAccount| account.is_absurd(card, bytes);
-        match self.account().is_some_and(is_absurd).then(ask) {
+        match self
+            .account()
+            .is_some_and(|account| account.is_absurd(card, bytes))
+            .then(ask)
+        {
             None | Some(SUCCESS) => OUT_OF_MEMORY,
             Some(refused) => refused,
         }

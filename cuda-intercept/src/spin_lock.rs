@@ -14,34 +14,33 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 #[derive(Debug, Default)]
 pub(crate) struct SpinLock<T> {
     /// Written by: threads that lock or unlock. Read by: threads that wait. Acquire/Release with the value.
-    taken: AtomicBool,
+    is_locked: AtomicBool,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the lock hands the value to one thread at a time.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
-/// The lock, held.
 #[derive(Debug)]
 pub(crate) struct SpinGuard<'a, T>(&'a SpinLock<T>);
 
 impl<T> SpinLock<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
-            taken: AtomicBool::new(false),
+            is_locked: AtomicBool::new(false),
             value: UnsafeCell::new(value),
         }
     }
 
     pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
-        let mut turns = 0_u32;
+        let mut spins = 0_u32;
         while self
-            .taken
+            .is_locked
             .compare_exchange_weak(false, true, Acquire, Relaxed)
             .is_err()
         {
-            turns = turns.saturating_add(1);
-            wait(turns);
+            spins = spins.saturating_add(1);
+            wait(spins);
         }
         SpinGuard(self)
     }
@@ -49,10 +48,10 @@ impl<T> SpinLock<T> {
 
 /// Repeats `attempt` until it succeeds; `None` after some seconds.
 pub(crate) fn wait_for<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
-    (1..PATIENCE.saturating_mul(16)).find_map(|turns| {
+    (1..PATIENCE.saturating_mul(16)).find_map(|spins| {
         let answer = attempt();
         if answer.is_none() {
-            wait(turns);
+            wait(spins);
         }
         answer
     })
@@ -61,11 +60,11 @@ pub(crate) fn wait_for<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
 /// After so many turns a waiting thread sleeps between attempts.
 const PATIENCE: u32 = 64 * 64;
 
-fn wait(turns: u32) {
-    match turns {
-        PATIENCE.. => rest(),
+fn wait(spins: u32) {
+    match spins {
+        PATIENCE.. => pause(),
         // SAFETY: yielding has no preconditions.
-        _ if turns.is_multiple_of(64) => drop(unsafe { libc::sched_yield() }),
+        _ if spins.is_multiple_of(64) => drop(unsafe { libc::sched_yield() }),
         _ => core::hint::spin_loop(),
     }
 }
@@ -73,8 +72,8 @@ fn wait(turns: u32) {
 /// Sleeps for an instant. If a thread of a real-time class only yielded, a normal thread on the same processor could
 /// never run to release the lock. The C library's sleep functions are cancellation points; the bare system call is
 /// not.
-fn rest() {
-    let kept = crate::errno::ErrnoGuard::now();
+fn pause() {
+    let errno_before = crate::errno::ErrnoGuard::now();
     let instant = libc::timespec {
         tv_sec: 0,
         tv_nsec: 20_000,
@@ -82,7 +81,7 @@ fn rest() {
     let nowhere = core::ptr::null_mut::<libc::timespec>();
     // SAFETY: the kernel only reads the time. The pointer for the remaining time is null, so it writes nothing.
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const instant, nowhere) };
-    drop(kept);
+    drop(errno_before);
 }
 
 impl<T> Deref for SpinGuard<'_, T> {
@@ -103,7 +102,7 @@ impl<T> DerefMut for SpinGuard<'_, T> {
 
 impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
-        self.0.taken.store(false, Release);
+        self.0.is_locked.store(false, Release);
     }
 }
 

@@ -40,10 +40,10 @@ impl DriverLibrary {
     }
 }
 
-/// One hooked function.
+/// One hooked function in one of its versions.
 #[derive(Clone, Copy, Debug)]
 pub struct HookedFunction {
-    /// The exported symbol.
+    /// The name that the library exports.
     pub symbol: &'static CStr,
     /// The exported symbol with its hash, for lookups.
     pub(crate) exported: HashedSymbol<'static>,

@@ -97,14 +97,14 @@ pub fn is_classified(symbol: &str) -> bool {
     let is_hooked = ROWS
         .iter()
         .any(|row| row.symbol.to_bytes() == symbol.as_bytes());
-    let mut left_alone = LEFT_ALONE.iter().flat_map(UnhookedFunctions::names);
-    is_hooked || left_alone.any(|name| name == family(symbol))
+    let mut unhooked = UNHOOKED_FUNCTIONS.iter().flat_map(UnhookedFunctions::names);
+    is_hooked || unhooked.any(|name| name == family(symbol))
 }
 
-macro_rules! left_alone {
+macro_rules! unhooked {
     ($($library:ident $effect:ident $reason:literal: $names:literal;)*) => {
         /// Every unhooked function, by reason.
-        pub const LEFT_ALONE: &[UnhookedFunctions] = &[$(UnhookedFunctions {
+        pub const UNHOOKED_FUNCTIONS: &[UnhookedFunctions] = &[$(UnhookedFunctions {
             library: DriverLibrary::$library,
             effect: UnhookedEffect::$effect,
             reason: $reason,
@@ -113,7 +113,7 @@ macro_rules! left_alone {
     };
 }
 
-left_alone! {
+unhooked! {
     Cuda TakesNothing "initialises the driver, describes errors, handles logs and core dumps": "
         cuInit cuDriverGetVersion cuGetErrorName cuGetErrorString
         cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use apportion_intercept::table::{DriverLibrary, ROWS};
-use apportion_intercept::unhooked::{LEFT_ALONE, family, is_classified, is_of_interest};
+use apportion_intercept::unhooked::{UNHOOKED_FUNCTIONS, family, is_classified, is_of_interest};
 
 /// One function per line, with the headers that declare it.
 const LIST: &str = include_str!("functions.txt");
@@ -129,8 +129,11 @@ fn hooked() -> BTreeSet<&'static str> {
     symbols.map(|symbol| symbol.expect("plain")).collect()
 }
 
-fn left_alone() -> BTreeSet<&'static str> {
-    LEFT_ALONE.iter().flat_map(|group| group.names()).collect()
+fn unhooked() -> BTreeSet<&'static str> {
+    UNHOOKED_FUNCTIONS
+        .iter()
+        .flat_map(|group| group.names())
+        .collect()
 }
 
 /// The folder with the headers. `None` if they are not available, which is a failure in CI.
@@ -168,7 +171,7 @@ fn only_functions_that_there_are_are_hooked_or_left_alone() {
     let (listed, exported) = (all_listed(), exported());
     let all = listed.union(&exported);
     let families: BTreeSet<_> = all.map(|name| family(name)).collect();
-    for name in left_alone() {
+    for name in unhooked() {
         assert!(families.contains(name), "nothing has {name}");
     }
     for symbol in hooked() {
@@ -189,7 +192,7 @@ fn what_only_drivers_have_is_of_interest_and_in_no_header() {
 fn no_function_stands_twice() {
     let hooked: BTreeSet<_> = hooked().into_iter().map(family).collect();
     let mut reasons = BTreeMap::new();
-    for group in LEFT_ALONE {
+    for group in UNHOOKED_FUNCTIONS {
         let prefix = match group.library {
             DriverLibrary::Cuda => "cu",
             DriverLibrary::Nvml => "nvml",

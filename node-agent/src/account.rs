@@ -205,11 +205,10 @@ impl AccountFiles {
 
     /// The cards with the limits and overheads that the file has.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (CardUuid, Bytes, Bytes)> + '_ {
-        let words = |card: &apportion_abi::account::CardLimit| {
+        self.limits.cards().iter().map(|card| {
             let limits = card.limits();
             (card.card(), limits.limit, limits.overhead)
-        };
-        self.limits.cards().iter().map(words)
+        })
     }
 
     /// What a card is charged.
@@ -340,8 +339,11 @@ impl AccountFiles {
             return false;
         };
         let is_grown = found.ino() == inode && found.len() > size;
-        let cut = |file: fs::File| file.set_len(size).is_ok();
-        is_grown && fs::File::options().write(true).open(path).is_ok_and(cut)
+        is_grown
+            && fs::File::options()
+                .write(true)
+                .open(path)
+                .is_ok_and(|file| file.set_len(size).is_ok())
     }
 
     /// A changed file is ignored for good, even if it is changed back.

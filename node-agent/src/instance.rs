@@ -121,8 +121,11 @@ impl ServedInstance {
 
     /// Whether another agent created the lock file that is there now.
     pub(crate) fn is_anothers(&self) -> bool {
-        let held = self.lock.metadata().ok();
-        let held = held.map(|found| (found.dev(), found.ino()));
+        let held = self
+            .lock
+            .metadata()
+            .ok()
+            .map(|found| (found.dev(), found.ino()));
         let present = identity(&self.path(paths::AGENT_LOCK));
         present.is_some() && present != held
     }

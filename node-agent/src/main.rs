@@ -172,8 +172,11 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
         api::tcp::TcpServer::open(&options.api.tcp, options.node.clone(), certificate).await?;
     let users = ConnectionLimiter::new("users", api::service::OF_USERS);
     if let Some(listener) = metrics {
-        let limiter = remote.iter().map(|remote| remote.limiter.clone());
-        let limiter = limiter.chain([users.clone()]).collect();
+        let limiter = remote
+            .iter()
+            .map(|remote| remote.limiter.clone())
+            .chain([users.clone()])
+            .collect();
         tokio::spawn(api::http::serve(listener, handle.views.clone(), limiter));
     }
     if let Some(node) = node {

@@ -65,8 +65,9 @@ mod tests {
         let left = std::thread::spawn(|| {
             drop_most(false).unwrap();
             caps::read(None, CapSet::Effective).unwrap()
-        });
-        let left = left.join().unwrap();
+        })
+        .join()
+        .unwrap();
         assert!(
             left.iter().all(|capability| KEPT.contains(capability)),
             "{left:?}"

@@ -58,6 +58,6 @@ const HINTS: &[(&str, &str)] = &[
 /// What a user can do about a TLS problem.
 #[must_use]
 pub fn hint(problem: &str) -> Option<&'static str> {
-    let mut found = HINTS.iter().filter(|(said, _)| problem.contains(said));
+    let mut found = HINTS.iter().filter(|(text, _)| problem.contains(text));
     found.next().map(|(_, hint)| *hint)
 }

@@ -141,16 +141,21 @@ fn account_mounts(grant: &Grant) -> Vec<ContainerMount> {
 }
 
 fn device_nodes(grant: &Grant, files: &ContainerFiles) -> Vec<DeviceNode> {
-    let cards = grant.cards.iter().filter_map(|card| card.minor);
-    let cards = cards.map(|minor| format!("/dev/nvidia{minor}"));
-    let control = CONTROL_DEVICES.iter();
-    let control = control.filter(|path| !files.missing_devices.contains(path));
+    let cards = grant
+        .cards
+        .iter()
+        .filter_map(|card| card.minor)
+        .map(|minor| format!("/dev/nvidia{minor}"));
+    let control = CONTROL_DEVICES
+        .iter()
+        .filter(|path| !files.missing_devices.contains(path));
     let paths = cards.chain(control.map(|path| (*path).to_owned()));
-    let node = |path: String| DeviceNode {
-        host_path: format!("{}{path}", files.device_root),
-        path,
-    };
-    paths.map(node).collect()
+    paths
+        .map(|path| DeviceNode {
+            host_path: format!("{}{path}", files.device_root),
+            path,
+        })
+        .collect()
 }
 
 fn simulated_mounts(grant: &Grant, libraries: &str, socket: &str) -> Vec<ContainerMount> {
@@ -168,8 +173,10 @@ fn simulated_mounts(grant: &Grant, libraries: &str, socket: &str) -> Vec<Contain
 /// A library of the host in the loader folders.
 fn in_loader_folders(host: &str) -> Vec<ContainerMount> {
     let name = host.rsplit('/').next().unwrap_or_default();
-    let at = |folder: &&str| mount(host.to_owned(), format!("{folder}/{name}"), LIBRARY_OPTIONS);
-    LOADER_FOLDERS.iter().map(at).collect()
+    LOADER_FOLDERS
+        .iter()
+        .map(|folder| mount(host.to_owned(), format!("{folder}/{name}"), LIBRARY_OPTIONS))
+        .collect()
 }
 
 /// Requests a card from an NVIDIA runtime that ignores the variable in unprivileged containers.
@@ -328,8 +335,10 @@ mod tests {
             assert_eq!(whole.devices, shared.devices);
             let names: Vec<_> = whole.env.iter().map(|(name, _)| *name).collect();
             assert_eq!(names, [ENV_GRANT, "NVIDIA_VISIBLE_DEVICES"]);
-            let written = |m: &&ContainerMount| !m.options.contains(&"ro");
-            assert_eq!(whole.mounts.iter().find(written), None);
+            assert_eq!(
+                whole.mounts.iter().find(|m| !m.options.contains(&"ro")),
+                None
+            );
             let account = |m: &&ContainerMount| m.container_path == "/.apportion/limits";
             assert!(whole.mounts.iter().any(|m| account(&m)));
             let libraries = |m: &&ContainerMount| m.container_path.contains("libapportion");

@@ -11,7 +11,7 @@ pub struct ContainerEdits {
     pub devices: Vec<DeviceNode>,
 }
 
-/// One bind mount.
+/// A bind mount that the runtime adds to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerMount {
     /// The file on the host.
@@ -22,7 +22,7 @@ pub struct ContainerMount {
     pub options: &'static [&'static str],
 }
 
-/// One device file.
+/// A device file that the runtime adds to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNode {
     /// The path in the container.

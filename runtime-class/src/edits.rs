@@ -136,16 +136,16 @@ mod tests {
     #[test]
     fn a_process_gets_numbers_where_those_of_all_its_cards_are_certain() {
         let mut grant = grant(Share::Memory(Bytes::from_mib(250)), &[250, 250]);
-        let seen = |grant: &Grant| {
+        let visible = |grant: &Grant| {
             let edits = edits(grant, EditTarget::Host { preload: None });
             let of = |name| value(&edits, name);
             (of("CUDA_DEVICE_ORDER"), of("CUDA_VISIBLE_DEVICES").unwrap())
         };
         grant.cards[0].cuda_ordinal = Some(3);
-        assert_eq!(seen(&grant), (None, "GPU-0,GPU-1".to_owned()));
+        assert_eq!(visible(&grant), (None, "GPU-0,GPU-1".to_owned()));
         grant.cards[1].cuda_ordinal = Some(0);
         let in_order = Some("PCI_BUS_ID".to_owned());
-        assert_eq!(seen(&grant), (in_order, "3,0".to_owned()));
+        assert_eq!(visible(&grant), (in_order, "3,0".to_owned()));
         let files = ContainerFiles::default();
         let inside = edits(&grant, EditTarget::Container(&files));
         assert_eq!(value(&inside, "CUDA_DEVICE_ORDER"), None);

@@ -48,26 +48,20 @@ struct CdiSpecDevice {
 }
 
 /// Why a spec cannot be used.
+#[expect(missing_docs, reason = "the message of each error names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NvidiaSpecError {
     /// It cannot be parsed, or has edits that a grant cannot copy.
     #[error("{path} is not a CDI spec that a grant can use: {problem}")]
-    Malformed {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Malformed { path: String, problem: String },
     /// It does not describe this card.
     #[error(
         "{path} describes {devices} devices, and none of them is GPU {card}; was the file written before the GPU was added?"
     )]
     NoCard {
-        /// The file.
         path: String,
         /// The number of devices that it describes.
         devices: usize,
-        /// The card.
         card: String,
     },
 }
@@ -136,11 +130,12 @@ impl CdiSpecDevice {
     fn cards(&self) -> Vec<&str> {
         let nodes = self.container_edits.device_nodes.iter();
         let paths = nodes.filter_map(|node| node["path"].as_str());
-        let is_card = |path: &&str| {
-            let number = path.strip_prefix("/dev/nvidia").unwrap_or_default();
-            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
-        };
-        paths.filter(is_card).collect()
+        paths
+            .filter(|path| {
+                let number = path.strip_prefix("/dev/nvidia").unwrap_or_default();
+                !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+            })
+            .collect()
     }
 }
 

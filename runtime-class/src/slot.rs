@@ -59,27 +59,24 @@ pub struct SlotResponse {
 }
 
 /// An entry of a slot's folder, with its path there.
+#[expect(missing_docs, reason = "the message of each error names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotContent {
-    /// A folder.
     Folder(&'static str),
     /// A link to a file of the host.
     Link {
-        /// Its path.
         path: String,
         /// The path of the file.
         to: String,
     },
     /// A device file for the same device as one of the host's.
     Device {
-        /// Its path.
         path: String,
         /// The path of the host's device file.
         of: String,
     },
     /// A hard link to a socket of the host: a symbolic link would lead nowhere in a container.
     Socket {
-        /// Its path.
         path: String,
         /// The path of the host's socket.
         of: String,
@@ -121,11 +118,14 @@ pub fn contents(grant: &Grant, files: &ContainerFiles, kind: Kind) -> Vec<SlotCo
     let folders = [DEVICES, SIM_CARDS].map(SlotContent::Folder);
     // The answer cannot name files of a single card, so they are not linked.
     let named = answer("", "", files, kind).mounts;
-    let is_named = |mount: &ContainerMount| {
-        let mut named = named.iter();
-        named.any(|named| is_within(&mount.container_path, &named.container_path))
-    };
-    let mounts = edits.mounts.into_iter().filter(is_named).map(behind);
+    let mounts = edits
+        .mounts
+        .into_iter()
+        .filter(|mount| {
+            let mut named = named.iter();
+            named.any(|named| is_within(&mount.container_path, &named.container_path))
+        })
+        .map(behind);
     let devices = edits.devices.into_iter().map(|device| SlotContent::Device {
         path: format!(
             "{DEVICES}{}",

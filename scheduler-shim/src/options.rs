@@ -262,7 +262,7 @@ pub(crate) enum DeliveryOption {
 pub(crate) enum LimitAboveRequest {
     /// Refuse the pod
     Refuse,
-    /// Schedule and charge the limit, and warn whoever creates the pod
+    /// Schedule and charge the limit, and warn the user who creates the pod
     ChargeLimit,
 }
 

@@ -23,7 +23,6 @@ use apportion_model::{claims, gpu_nodes, numa, pods};
 mod read;
 mod templates;
 
-/// Decides, and prints.
 pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
     let now = since_epoch(asked.now.unwrap_or_else(Timestamp::now));
     let mut objects = Vec::new();

@@ -119,14 +119,14 @@ fn ask(
     let questions = mixes.iter().map(|mix| mix.question(is_counted));
     let questions: Result<Vec<Value>> = questions.collect();
     fs::write(&asked, serde_json::to_string(&questions?)?)?;
-    let said = Command::new(program)
+    let output = Command::new(program)
         .args(["-test.run", "^TestApportionAsks$"])
         .env("APPORTION_QUESTIONS", &asked)
         .env("APPORTION_ANSWERS", &answered)
         .current_dir(folder)
         .output()?;
-    let log = String::from_utf8_lossy(&said.stdout);
-    ensure!(said.status.success(), "the autoscaler failed: {log}");
+    let log = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "the autoscaler failed: {log}");
     let answers: Vec<AutoscalerResult> = serde_json::from_str(&fs::read_to_string(&answered)?)?;
     ensure!(answers.len() == mixes.len(), "an answer is missing");
     Ok(answers)

@@ -55,7 +55,7 @@ pub(crate) struct CaseVerdict {
 /// The results of one folder.
 pub(crate) struct CaseRun {
     /// The folder, relative to the repository's root if it is below it.
-    shown: String,
+    folder_name: String,
     pub(crate) verdicts: Vec<CaseVerdict>,
 }
 
@@ -98,8 +98,9 @@ impl CaseSuite {
             }
             totals(&runs).iter().for_each(|line| println!("{line}"));
         }
-        let is_fine = |one: &&CaseVerdict| one.passed() || deviations.reason(&one.name).is_some();
-        Ok(verdicts.iter().all(is_fine))
+        Ok(verdicts
+            .iter()
+            .all(|one| one.passed() || deviations.reason(&one.name).is_some()))
     }
 
     /// Runs the cases of the repository whose names contain `filter`.
@@ -124,9 +125,9 @@ impl CaseSuite {
                 }
             }));
         }
-        let shown = folder.strip_prefix(root).unwrap_or(folder);
+        let folder_name = folder.strip_prefix(root).unwrap_or(folder);
         Ok(CaseRun {
-            shown: shown.display().to_string(),
+            folder_name: folder_name.display().to_string(),
             verdicts,
         })
     }
@@ -201,7 +202,7 @@ fn totals(runs: &[CaseRun]) -> Vec<String> {
         for run in asked {
             let count = CaseCount::of(&run.verdicts);
             let (passed, all) = (count.passed, count.all());
-            lines.push(format!("{}: {passed} of {all} passed", run.shown));
+            lines.push(format!("{}: {passed} of {all} passed", run.folder_name));
         }
     }
     let count = CaseCount::of(runs.iter().flat_map(|run| &run.verdicts));

@@ -243,8 +243,11 @@ fn presets(chart: &Path) -> Result<Vec<(String, Vec<OsString>)>> {
         .with_context(|| format!("failed to read {}", folder.display()))?;
     paths.sort();
     for path in paths {
-        let name = path.file_stem().context("a preset without a name")?;
-        let name = name.to_string_lossy().into_owned();
+        let name = path
+            .file_stem()
+            .context("a preset without a name")?
+            .to_string_lossy()
+            .into_owned();
         presets.push((name, vec!["--values".into(), path.into()]));
     }
     Ok(presets)

@@ -98,12 +98,12 @@ fn tried(pip: &mut Command) -> Result<()> {
         .spawn()
         .and_then(|pip| pip.wait_with_output())
         .with_context(|| format!("failed to start {}", typed(pip)))?;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    eprint!("{said}");
+    let output = String::from_utf8_lossy(&ended.stderr);
+    eprint!("{output}");
     if ended.status.success() {
         return Ok(());
     }
-    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    let last = output.lines().rfind(|line| !line.trim().is_empty());
     bail!(
         "{} ended with {}: {}",
         typed(pip),

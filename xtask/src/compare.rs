@@ -70,7 +70,6 @@ enum CompareSection {
     Manners,
 }
 
-/// Creates one table.
 type CompareFunction = fn(&CompareSetup, &mut CompareReport) -> Result<()>;
 
 /// The tables in order.

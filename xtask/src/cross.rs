@@ -64,11 +64,11 @@ impl CrossBuild {
 
 /// Whether the compiler of this checkout has the standard library of a target.
 fn has_standard_library(root: &Path, triple: &str) -> Result<bool> {
-    let told = Command::new("rustc")
+    let output = Command::new("rustc")
         .args(["--print", "target-libdir", "--target", triple])
         .current_dir(root)
         .output()
         .context("failed to start rustc")?;
-    let folder = PathBuf::from(String::from_utf8_lossy(&told.stdout).trim());
-    Ok(told.status.success() && folder.is_dir())
+    let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    Ok(output.status.success() && folder.is_dir())
 }

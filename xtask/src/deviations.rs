@@ -16,24 +16,21 @@ use crate::cases::CaseName;
 pub(crate) struct KnownDeviations(BTreeMap<String, String>);
 
 impl KnownDeviations {
-    /// Reads the list.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let failed = || format!("failed to read {}", path.display());
         let text = fs::read_to_string(path).with_context(failed)?;
         Self::parse(&text).with_context(failed)
     }
 
-    /// Parses the list.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         Ok(Self(serde_json::from_str(text)?))
     }
 
     /// Why a case may fail, if it may.
     pub(crate) fn reason(&self, name: &CaseName) -> Option<&str> {
-        let by_position = || self.0.get(name.position.as_ref()?);
         self.0
             .get(&name.id)
-            .or_else(by_position)
+            .or_else(|| self.0.get(name.position.as_ref()?))
             .map(String::as_str)
     }
 

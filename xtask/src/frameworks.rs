@@ -88,8 +88,7 @@ pub(crate) fn perform(workspace: &Workspace, options: &FrameworkOptions) -> Resu
     }
     let text = report.text();
     if let Some(file) = &options.markdown {
-        let failed = || format!("failed to write {}", file.display());
-        fs::write(file, &text).with_context(failed)?;
+        fs::write(file, &text).with_context(|| format!("failed to write {}", file.display()))?;
     }
     print!("{text}");
     Ok(if report.failed == 0 && report.passed > 0 {

@@ -70,11 +70,11 @@ struct FuzzFolders {
 
 /// Fuzzes the targets, as many at the same time as there are CPUs.
 pub(crate) fn perform(workspace: &Workspace, options: &FuzzOptions) -> Result<ExitCode> {
-    let places = FuzzFolders {
+    let folders = FuzzFolders {
         source: workspace.root.join("tests/fuzz"),
         target: workspace.target.join("fuzz"),
     };
-    let all = places.targets()?;
+    let all = folders.targets()?;
     let names = || all.iter().map(|target| target.name.as_str());
     if options.list {
         let width = names().map(str::len).max().unwrap_or(0);
@@ -104,16 +104,16 @@ pub(crate) fn perform(workspace: &Workspace, options: &FuzzOptions) -> Result<Ex
             if !input.is_file() {
                 return Ok(misused(&format!("there is no file {}", input.display())));
             }
-            places.build(workspace, &chosen)?;
-            run(Command::new(places.program(target))
+            folders.build(workspace, &chosen)?;
+            run(Command::new(folders.program(target))
                 .arg("-timeout=10")
                 .arg(input))?;
             Ok(ExitCode::SUCCESS)
         }
         (Some(_), _) => Ok(misused("--input needs one fuzz target")),
         (None, chosen) => {
-            places.build(workspace, chosen)?;
-            fuzz_all(&places, chosen, options.seconds)
+            folders.build(workspace, chosen)?;
+            fuzz_all(&folders, chosen, options.seconds)
         }
     }
 }
@@ -123,7 +123,7 @@ fn misused(why: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-fn fuzz_all(places: &FuzzFolders, chosen: &[&str], seconds: u32) -> Result<ExitCode> {
+fn fuzz_all(folders: &FuzzFolders, chosen: &[&str], seconds: u32) -> Result<ExitCode> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let width = chosen.iter().map(|name| name.len()).max().unwrap_or(0);
     println!(
@@ -135,9 +135,9 @@ fn fuzz_all(places: &FuzzFolders, chosen: &[&str], seconds: u32) -> Result<ExitC
     let work = || -> Result<bool> {
         let mut is_clean = true;
         while let Some(target) = next() {
-            let said = places.fuzz(target, seconds)?;
-            println!("{target:width$}  {said}");
-            is_clean &= said.failure.is_none();
+            let stats = folders.fuzz(target, seconds)?;
+            println!("{target:width$}  {stats}");
+            is_clean &= stats.failure.is_none();
         }
         Ok(is_clean)
     };

@@ -140,7 +140,7 @@ fn simulated_facts(pack: &Path) -> Result<Vec<u8>> {
         .stdin(Stdio::null())
         .spawn()
         .context("failed to start the simulated machine")?;
-    let said = wait_for(&socket).and_then(|()| {
+    let output = wait_for(&socket).and_then(|()| {
         Command::new(conformance)
             .env(
                 "LD_LIBRARY_PATH",
@@ -155,15 +155,15 @@ fn simulated_facts(pack: &Path) -> Result<Vec<u8>> {
     let _ = daemon.kill();
     let _ = daemon.wait();
     remove(&instance)?;
-    let said = said?;
-    if !said.status.success() {
-        let sentence = String::from_utf8_lossy(&said.stderr).into_owned();
+    let output = output?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
         bail!(
             "the simulated driver is not as documented: {}",
-            sentence.trim()
+            message.trim()
         );
     }
-    Ok(said.stdout)
+    Ok(output.stdout)
 }
 
 fn wait_for(socket: &Path) -> Result<()> {
@@ -181,12 +181,12 @@ fn wait_for(socket: &Path) -> Result<()> {
 fn commit(workspace: &Workspace) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(&workspace.root);
-    let said = git
+    let output = git
         .args(["describe", "--always", "--dirty"])
         .output()
         .ok()?;
-    let commit = String::from_utf8(said.stdout).ok()?;
-    said.status.success().then(|| commit.trim().to_owned())
+    let commit = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| commit.trim().to_owned())
 }
 
 /// Refuses a pack that is too large, and lists the largest files.

@@ -210,7 +210,7 @@ fn crates(
     ]);
     cargo.args(["--edges", "normal,no-proc-macro", "--format", "{p}|{l}"]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
-    let text = said(&mut cargo)?;
+    let text = stdout_of(&mut cargo)?;
     Ok(text.lines().filter_map(part).collect())
 }
 
@@ -239,16 +239,21 @@ fn part(line: &str) -> Option<SbomComponent> {
 /// The packages that these files come from, if the machine has dpkg's database.
 fn packages<'a>(files: impl Iterator<Item = &'a Path>) -> BTreeSet<SbomComponent> {
     let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let system = system.lines().find_map(|line| line.strip_prefix("ID="));
-    let system = system.unwrap_or("debian").trim_matches('"').to_owned();
+    let system = system
+        .lines()
+        .find_map(|line| line.strip_prefix("ID="))
+        .unwrap_or("debian")
+        .trim_matches('"')
+        .to_owned();
     let package = |file: &Path| {
         // dpkg's database has the path from before /lib became a link.
         let older = Path::new("/").join(file.strip_prefix("/usr").ok()?);
         [file, &older].into_iter().find_map(|file| {
-            let found = said(Command::new("dpkg-query").arg("--search").arg(file)).ok()?;
+            let found = stdout_of(Command::new("dpkg-query").arg("--search").arg(file)).ok()?;
             let (package, _) = found.split_once(": ")?;
             let format = "--showformat=${Package} ${Version} ${Architecture}";
-            let shown = said(Command::new("dpkg-query").args(["--show", format, package])).ok()?;
+            let shown =
+                stdout_of(Command::new("dpkg-query").args(["--show", format, package])).ok()?;
             of_debian(&system, &shown)
         })
     };
@@ -269,7 +274,7 @@ fn of_debian(system: &str, shown: &str) -> Option<SbomComponent> {
 }
 
 /// What a program prints.
-fn said(command: &mut Command) -> Result<String> {
+fn stdout_of(command: &mut Command) -> Result<String> {
     let output = command
         .output()
         .with_context(|| format!("failed to start {}", typed(command)))?;

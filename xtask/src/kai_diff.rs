@@ -74,13 +74,15 @@ pub(crate) fn compare(workspace: &Workspace, options: &KaiDiffOptions) -> Result
     let mut oracle = KaiOracle::start(workspace, &options.dir)?;
     let stated = kai_tests::validate(&mut oracle, &workspace.root)?;
     println!("KAI's own tests: {stated}");
-    let out = options.out.clone();
-    let out = out.unwrap_or_else(|| workspace.target.join("kai-diff"));
+    let out = options
+        .out
+        .clone()
+        .unwrap_or_else(|| workspace.target.join("kai-diff"));
     fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
     let mut report = KaiDiffReport::default();
     for cluster in clusters(options)? {
         let theme = cluster["features"][0].as_str().unwrap_or("cases");
-        let found = look(&mut oracle, &cluster)?;
+        let found = compare_cluster(&mut oracle, &cluster)?;
         report.enter(theme, &found);
         for finding in &found.findings {
             println!("{finding}");
@@ -147,14 +149,13 @@ pub(crate) enum FindingKind {
         PodOutcomes,
         Option<DifferenceCause>,
     ),
-    /// The final state.
     End(EndComparison),
     /// Entitled jobs that wait. With a cause they are not entitled, because KAI serves them by mistake.
     Unserved(Vec<unserved::UnservedJob>, Option<DifferenceCause>),
 }
 
 /// Compares one cluster, cycle by cycle and at the end.
-fn look(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterComparison> {
+fn compare_cluster(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterComparison> {
     let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
     let mut found = ClusterComparison {
         cycles: kais.cycles.len(),
@@ -162,19 +163,19 @@ fn look(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterComparison> {
         end: EndComparison::Same,
         findings: Vec::new(),
     };
-    for (number, (start, standings)) in kais.cycles.iter().enumerate() {
+    for (number, (start, outcomes)) in kais.cycles.iter().enumerate() {
         let ours = decided(start)?;
-        let Some(differs) = difference(standings, &ours) else {
+        let Some(differs) = difference(outcomes, &ours) else {
             continue;
         };
-        let Some(again) = asked_again(oracle, start, standings)? else {
+        let Some(again) = asked_again(oracle, start, outcomes)? else {
             found.undecided += 1;
             continue;
         };
         let cause = DifferenceCause::asked(oracle, start, &again, &ours)?;
         found.findings.push(ClusterFinding {
             cluster: start.clone(),
-            what: FindingKind::Cycle(number, differs, standings.clone(), cause),
+            what: FindingKind::Cycle(number, differs, outcomes.clone(), cause),
         });
     }
     let ours = carry_on(cluster, decided)?;
@@ -234,20 +235,20 @@ impl ClusterFinding {
     /// The cluster, with KAI's decisions as the expected ones.
     fn written(&self) -> Value {
         let mut written = self.cluster.clone();
-        if let FindingKind::Cycle(_, _, standings, _) = &self.what {
-            written["expected"] = expected(standings);
+        if let FindingKind::Cycle(_, _, outcomes, _) = &self.what {
+            written["expected"] = expected(outcomes);
         }
         written
     }
 }
 
 /// The expectations of a scenario in which KAI's decisions are right.
-pub(crate) fn expected(standings: &PodOutcomes) -> Value {
-    let tasks: BTreeMap<&String, Value> = standings
+pub(crate) fn expected(outcomes: &PodOutcomes) -> Value {
+    let tasks: BTreeMap<&String, Value> = outcomes
         .iter()
-        .map(|(task, standing)| {
-            let mut expected = json!({"status": standing.status});
-            if let Some(node) = &standing.node {
+        .map(|(task, pod_outcome)| {
+            let mut expected = json!({"status": pod_outcome.status});
+            if let Some(node) = &pod_outcome.node {
                 expected["node"] = json!(node);
             }
             (task, expected)

@@ -71,11 +71,13 @@ pub(crate) fn run(
     options: &KaiE2eOptions,
 ) -> Result<ExitCode> {
     let results = results(workspace);
-    let named = |suite: &E2eSuite| {
-        let mut wanted = options.suite.iter();
-        options.suite.is_empty() || wanted.any(|wanted| suite.folder.contains(wanted.as_str()))
-    };
-    let suites: Vec<E2eSuite> = find(&options.dir)?.into_iter().filter(named).collect();
+    let suites: Vec<E2eSuite> = find(&options.dir)?
+        .into_iter()
+        .filter(|suite| {
+            let mut wanted = options.suite.iter();
+            options.suite.is_empty() || wanted.any(|wanted| suite.folder.contains(wanted.as_str()))
+        })
+        .collect();
     ensure!(!suites.is_empty(), "no suite of KAI has such a folder");
     place::prepare(workspace, cluster, &options.dir, options.gpu_nodes.into())?;
     let built = workspace.target.join("kai-e2e/programs");

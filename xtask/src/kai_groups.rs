@@ -88,8 +88,8 @@ fn oracles(workspace: &Workspace) -> Result<Vec<Value>> {
 /// Checks that the program that asks KAI gives the answers of KAI's tests.
 fn validate(kai: &kai::GrouperProgram, oracles: &[Value]) -> Result<()> {
     let mut agree = 0;
-    for (step, said) in oracles.iter().zip(kai.ask(oracles)?) {
-        let outcome = said.outcome();
+    for (step, kai_answer) in oracles.iter().zip(kai.ask(oracles)?) {
+        let outcome = kai_answer.outcome();
         let wrong = checked(step, &outcome);
         match wrong.as_slice() {
             [] => agree += 1,
@@ -120,18 +120,18 @@ fn compare(
     let mut tallies: BTreeMap<String, GrouperTally> = BTreeMap::new();
     let mut differences = Vec::new();
     let mut unasked = 0;
-    for (question, said) in questions.iter().zip(kai.ask(questions)?) {
-        if let kai::GrouperAnswer::Unaskable(_) = said {
+    for (question, kai_answer) in questions.iter().zip(kai.ask(questions)?) {
+        if let kai::GrouperAnswer::Unaskable(_) = kai_answer {
             unasked += 1;
             continue;
         }
         let ours = answer(question)?;
         let grouper = question["grouper"].as_str().unwrap_or_default();
         let tally = tallies.entry(grouper.to_owned()).or_default();
-        let found = equality::differences(&said, &ours);
+        let found = equality::differences(&kai_answer, &ours);
         if found.is_empty() {
             tally.same += 1;
-        } else if deviations::reason(question, &said, &ours).is_some() {
+        } else if deviations::reason(question, &kai_answer, &ours).is_some() {
             tally.deviating += 1;
         } else {
             tally.different += 1;

@@ -19,7 +19,6 @@ mod sharing_config;
 /// The cases made from KAI's tests.
 pub(crate) const KAI: &str = "scheduler-shim/policy/oracles/kai";
 
-/// All oracles.
 pub(crate) const SUITE: CaseSuite = CaseSuite {
     folders: &[KAI],
     counted_by: "by_file",

@@ -72,9 +72,9 @@ pub(crate) fn perform(workspace: &Workspace, options: &ReleaseOptions) -> Result
     };
     let notes = ReleaseNotes::of(&tag, version, &read(CHART)?, &read("CHANGELOG.md")?)?;
     if notes.is_unreleased {
-        let sentence = format!("CHANGELOG.md says that {version} is unreleased");
-        ensure!(options.dry_run, "{sentence}");
-        println!("{sentence}; a release would end here");
+        let message = format!("CHANGELOG.md says that {version} is unreleased");
+        ensure!(options.dry_run, "{message}");
+        println!("{message}; a release would end here");
     }
     let out = std::path::absolute(&options.out).context("failed to find the folder")?;
     fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
@@ -347,12 +347,12 @@ fn write(path: &Path, text: &str) -> Result<()> {
 
 /// The SHA-256 of a file.
 fn sum_of(path: &Path) -> Result<String> {
-    let told = Command::new("sha256sum")
+    let output = Command::new("sha256sum")
         .arg(path)
         .output()
         .context("failed to start sha256sum")?;
-    ensure!(told.status.success(), "failed to read {}", path.display());
-    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    ensure!(output.status.success(), "failed to read {}", path.display());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let sum = text.split_whitespace().next();
     Ok(sum.context("sha256sum printed nothing")?.to_owned())
 }

@@ -29,12 +29,10 @@ pub(crate) use build::NOW;
 
 use crate::cases::CaseSuite;
 
-/// Our own scenarios.
 const OWN: &str = "scheduler-shim/policy/scenarios";
 /// The scenarios made from KAI's tests.
 pub(crate) const KAI: &str = "scheduler-shim/policy/scenarios/kai";
 
-/// All scenarios.
 pub(crate) const SUITE: CaseSuite = CaseSuite {
     folders: &[OWN, KAI],
     counted_by: "by_feature",
@@ -134,15 +132,15 @@ fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
             for claim in &mut after.dra.claims {
                 let is_named = task.resource_claims.contains(&claim.name);
                 if is_named && !matches!(outcome.status, TaskStatus::Pending) {
-                    note_use(claim, task, &outcome);
+                    record_use(claim, task, &outcome);
                 }
             }
             match outcome.status {
                 TaskStatus::Binding => {
                     "Running".clone_into(&mut task.state);
-                    if let Some(place) = outcome.place {
-                        task.node = Some(place.node);
-                        task.gpu_groups = place.cards;
+                    if let Some(placement) = outcome.placement {
+                        task.node = Some(placement.node);
+                        task.gpu_groups = placement.cards;
                     }
                 }
                 TaskStatus::Releasing if job.delete_on_evict => {
@@ -160,16 +158,16 @@ fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
 }
 
 /// Records in a claim that a pod got its devices, or that it lost them.
-fn note_use(claim: &mut ScenarioClaim, task: &ScenarioTask, outcome: &TaskOutcome) {
+fn record_use(claim: &mut ScenarioClaim, task: &ScenarioTask, outcome: &TaskOutcome) {
     let status = claim.status.get_or_insert_default();
     status.reserved_for.retain(|pod| pod.name != task.id);
-    if let (true, Some(place)) = (outcome.status.is_allocated(), &outcome.place) {
+    if let (true, Some(placement)) = (outcome.status.is_allocated(), &outcome.placement) {
         status.reserved_for.push(ClaimConsumer {
             name: task.id.clone(),
         });
         let allocation = status.allocation.get_or_insert_default();
         if allocation.devices.results.is_empty() {
-            let pool = place.node.clone();
+            let pool = placement.node.clone();
             allocation.devices.results.push(ClaimResult { pool });
         }
     }
@@ -189,15 +187,19 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
     }
 
-    /// What is wrong with the repository's scenarios after `tell` changed them.
-    fn wrong_when(tell: fn(&Value) -> Value) -> Vec<String> {
+    /// What is wrong with the repository's scenarios after `change` changed them.
+    fn wrong_when(change: fn(&Value) -> Value) -> Vec<String> {
         let mut wrong = Vec::new();
         for folder in SUITE.folders {
             let files = cases::read(&root().join(folder)).unwrap();
             for case in files.iter().flat_map(|file| &file.cases) {
                 let id = &case["id"];
-                let said = (SUITE.ask)("", &tell(case)).unwrap();
-                wrong.extend(said.into_iter().map(|said| format!("{id}: {said}")));
+                let failures = (SUITE.ask)("", &change(case)).unwrap();
+                wrong.extend(
+                    failures
+                        .into_iter()
+                        .map(|failures| format!("{id}: {failures}")),
+                );
             }
         }
         wrong

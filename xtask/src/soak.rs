@@ -15,7 +15,6 @@ use crate::workspace::Workspace;
 const STEPS: &str = "APPORTION_STEPS";
 const SEED: &str = "APPORTION_SEED";
 
-/// What to run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SoakTarget {
     /// The policy, with this many clusters for each promise.
@@ -34,7 +33,6 @@ impl SoakTarget {
     }
 }
 
-/// Runs the steps.
 pub(crate) fn run(workspace: &Workspace, what: SoakTarget, seed: Option<u64>) -> Result<()> {
     let seed = match seed {
         Some(seed) => seed,

@@ -118,8 +118,9 @@ pub(crate) fn build_for_hooked_programs(workspace: &Workspace) -> Result<PathBuf
 }
 
 fn stage_preload(workspace: &Workspace, staged: &Path) -> Result<()> {
-    let preload = workspace.built(&workspace.target.join("preload"), "release");
-    let preload = preload.join(PRELOAD);
+    let preload = workspace
+        .built(&workspace.target.join("preload"), "release")
+        .join(PRELOAD);
     place(&preload, &staged.join("lib/apportion").join(PRELOAD))
 }
 

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail};
 
 /// The program and its arguments, as one would type them.
 pub(crate) fn typed(command: &Command) -> String {
-    let program = Path::new(command.get_program());
-    let program = program.file_name().unwrap_or(command.get_program());
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or(command.get_program());
     let words = std::iter::once(program).chain(command.get_args());
     words
         .map(|word| word.to_string_lossy())

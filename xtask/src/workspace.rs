@@ -19,7 +19,6 @@ const DESCRIBED: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
 pub(crate) struct Workspace {
     /// The folder of the root manifest.
     pub(crate) root: PathBuf,
-    /// Cargo's target folder.
     pub(crate) target: PathBuf,
     /// How to build for another platform; `None` for this machine's.
     cross: Option<CrossBuild>,
@@ -126,8 +125,11 @@ impl Workspace {
         // `cargo run` describes this crate in the environment. The crates built below must not see that: those that
         // read such a variable (ring) would be rebuilt, with everything that depends on them.
         let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        let of_this_crate =
-            names.filter(|name| DESCRIBED.iter().any(|told| name.starts_with(told)));
+        let of_this_crate = names.filter(|name| {
+            DESCRIBED
+                .iter()
+                .any(|described| name.starts_with(described))
+        });
         of_this_crate.for_each(|name| {
             cargo.env_remove(name);
         });

@@ -17,7 +17,6 @@ const SMALLEST: usize = 2 << 20;
 /// What the program saw.
 #[derive(Serialize)]
 struct FillOutput {
-    /// The card's UUID.
     uuid: String,
     /// The size of the card, asked in three ways.
     cuda_total_bytes: u64,
@@ -25,7 +24,6 @@ struct FillOutput {
     nvml_total_bytes: u64,
     /// What it got before it was refused.
     taken_bytes: u64,
-    /// The driver's error.
     refused_with: String,
     /// What the program itself saw as free at the end.
     free_bytes: u64,

@@ -55,7 +55,7 @@ pub(crate) async fn connect_or_start(
             None if is_free => launched = Some(launch(instance)?),
             // If an agent exits while the lock is held, another agent has it and will serve soon.
             Some(agent) if is_free && !agent.is_running() => {
-                complaints += u32::from(agent.has_said_why());
+                complaints += u32::from(agent.has_cause());
                 if complaints == COMPLAINTS {
                     return Err(explain(instance, "exited at once", agent));
                 }
@@ -108,11 +108,10 @@ fn is_held(lock: &Path) -> bool {
     };
     let inode = format!(":{}", file.ino());
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let is_it = |line: &str| {
+    locks.lines().any(|line| {
         let mut words = line.split_whitespace();
         words.nth(1) == Some("FLOCK") && words.any(|word| word.ends_with(&inode))
-    };
-    locks.lines().any(is_it)
+    })
 }
 
 /// A failure with the agent's last log line.
@@ -136,8 +135,8 @@ mod tests {
     fn a_lock_is_held_for_as_long_as_somebody_has_it() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(!is_held(file.path()));
-        let taken = file.reopen().unwrap();
-        let held = Flock::lock(taken, FlockArg::LockExclusiveNonblock)
+        let second = file.reopen().unwrap();
+        let held = Flock::lock(second, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, e)| e)
             .unwrap();
         assert!(is_held(file.path()));

@@ -28,21 +28,26 @@ pub(super) fn settled(
     instance: &TargetInstance,
     programs: &[DemoProgram],
 ) -> Result<ListReply, CommandFailure> {
-    let is_seen = |list: &ListReply, program: &DemoProgram| {
-        let taken = program.report.as_ref().map(|report| report.taken_bytes);
-        let seen = grant(list, program).map(|grant| grant.nvml_bytes.min(grant.used_bytes));
-        seen.zip(taken).is_some_and(|(seen, taken)| seen >= taken)
+    let is_reported = |list: &ListReply, program: &DemoProgram| {
+        let allocated_bytes = program.report.as_ref().map(|report| report.taken_bytes);
+        let reported_bytes =
+            grant(list, program).map(|grant| grant.nvml_bytes.min(grant.used_bytes));
+        reported_bytes
+            .zip(allocated_bytes)
+            .is_some_and(|(reported_bytes, allocated_bytes)| reported_bytes >= allocated_bytes)
     };
     eventually(instance, "see the programs' memory", |list| {
-        programs.iter().all(|program| is_seen(list, program))
+        programs.iter().all(|program| is_reported(list, program))
     })
 }
 
 /// Waits until none of our programs has an allocation.
 pub(super) fn all_given_back(instance: &TargetInstance) -> Result<(), CommandFailure> {
     let is_ours = |name: &str| super::PROGRAMS.iter().any(|(ours, _)| *ours == name);
-    let gone = |list: &ListReply| list.allocations.iter().all(|found| !is_ours(&found.name));
-    eventually(instance, "see the programs end", gone).map(drop)
+    eventually(instance, "see the programs end", |list: &ListReply| {
+        list.allocations.iter().all(|found| !is_ours(&found.name))
+    })
+    .map(drop)
 }
 
 fn eventually(
@@ -86,17 +91,17 @@ pub(super) fn broken(list: &ListReply, programs: &[DemoProgram]) -> Vec<String> 
 
 fn broken_by(list: &ListReply, program: &DemoProgram) -> Vec<String> {
     let (Some(report), Some(grant)) = (&program.report, grant(list, program)) else {
-        return vec![format!("{} is not in the books", program.name)];
+        return vec![format!("{} is not in the ledger", program.name)];
     };
     let limit = program.limit.0;
-    let seen = [
+    let reported_bytes = [
         report.cuda_total_bytes,
         report.cuda_info_total_bytes,
         report.nvml_total_bytes,
     ];
     let claims = [
         (
-            seen.iter().all(|total| *total == limit),
+            reported_bytes.iter().all(|total| *total == limit),
             "saw a card of another size",
         ),
         (
@@ -115,7 +120,7 @@ fn broken_by(list: &ListReply, program: &DemoProgram) -> Vec<String> {
             limit.saturating_sub(grant.used_bytes) < GRANULE,
             "was refused below its limit",
         ),
-        (grant.denied_count > 0, "has no refusal in the books"),
+        (grant.denied_count > 0, "shows no denied charge"),
     ];
     let name = format!(
         "{} (limit {}, used {})",

@@ -12,17 +12,13 @@ pub(super) struct ColorMode(pub(super) bool);
 /// The role of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextRole {
-    /// A heading.
     Title,
     /// The memory of the first program.
     First,
     /// The memory of the second program.
     Second,
-    /// Less important text.
     Aside,
-    /// A refusal.
     Refused,
-    /// A success.
     Good,
 }
 

@@ -62,7 +62,7 @@ impl DemoProgram {
             .read_line(&mut line)
             .map_err(|e| failed().because(e))?;
         let report: FillReport = serde_json::from_str(&line).map_err(|_| failed())?;
-        let said = format!(
+        let message = format!(
             "{}: sees {} (cuDeviceTotalMem), {} (cuMemGetInfo), {} (NVML); took {} beside its context, then {}",
             self.name,
             Bytes(report.cuda_total_bytes),
@@ -72,7 +72,7 @@ impl DemoProgram {
             report.refused_with,
         );
         self.report = Some(report);
-        Ok(said)
+        Ok(message)
     }
 
     /// Lets it free its memory and waits until it exits.

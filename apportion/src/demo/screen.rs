@@ -25,7 +25,6 @@ const FREE: &str = "░";
 /// The content of the screen.
 #[derive(Debug, Default)]
 pub(super) struct DemoScreen {
-    /// Model and driver.
     gpu: String,
     total: Bytes,
     free: Bytes,
@@ -33,13 +32,12 @@ pub(super) struct DemoScreen {
     refusal: String,
 }
 
-/// One program.
 #[derive(Debug)]
 struct DemoProgramRow {
     key: &'static str,
     name: &'static str,
     limit: Bytes,
-    seen: Bytes,
+    reported: Bytes,
     used: Bytes,
     refused: Bytes,
     error: String,
@@ -63,7 +61,7 @@ const TABLE: &[TableColumn<DemoProgramRow>] = &[
     },
     TableColumn {
         title: "SEES A GPU OF",
-        cell: |row| row.seen.to_string(),
+        cell: |row| row.reported.to_string(),
         side: CellAlignment::Right,
     },
     TableColumn {
@@ -91,8 +89,12 @@ impl DemoScreen {
         programs: &[DemoProgram],
         refusal: &str,
     ) -> Self {
-        let card = list.cards.iter().find(|card| card.uuid == uuid);
-        let card = card.cloned().unwrap_or_default();
+        let card = list
+            .cards
+            .iter()
+            .find(|card| card.uuid == uuid)
+            .cloned()
+            .unwrap_or_default();
         let node = list.node.clone().unwrap_or_default();
         let kind = if node.simulated { ", simulated" } else { "" };
         let row = |(program, (key, _)): (&DemoProgram, (&'static str, TextRole))| {
@@ -102,7 +104,7 @@ impl DemoScreen {
                 key,
                 name: program.name,
                 limit: program.limit,
-                seen: Bytes(report.map_or(0, |report| report.cuda_total_bytes)),
+                reported: Bytes(report.map_or(0, |report| report.cuda_total_bytes)),
                 used: Bytes(grant.used_bytes),
                 refused: Bytes(grant.last_denied_bytes),
                 error: report.map_or_else(String::new, |report| report.refused_with.clone()),
@@ -200,10 +202,14 @@ fn painted(line: &str, row: &DemoProgramRow, paint: ColorMode) -> String {
 }
 
 /// The refusal without the program's name, the hint and the UUID.
-fn sentence(said: &str, uuid: &str) -> String {
-    let said = said.strip_prefix("apportion: ").unwrap_or(said);
-    let said = said.split("; hint: ").next().unwrap_or_default();
-    said.replace(uuid, "this GPU")
+fn sentence(message: &str, uuid: &str) -> String {
+    let message = message
+        .strip_prefix("apportion: ")
+        .unwrap_or(message)
+        .split("; hint: ")
+        .next()
+        .unwrap_or_default();
+    message.replace(uuid, "this GPU")
 }
 
 /// Wraps the text at words.
@@ -252,12 +258,12 @@ mod tests {
             key,
             name,
             limit: Bytes::from_mib(limit),
-            seen: Bytes::from_mib(limit),
+            reported: Bytes::from_mib(limit),
             used: Bytes::from_mib(limit),
             refused: Bytes::from_mib(2),
             error: "CUDA_ERROR_OUT_OF_MEMORY".to_owned(),
         };
-        let said = "apportion: asked 16000 MiB on GPU-1; 12928 MiB free (of 16128 MiB; held by demo-first with \
+        let message = "apportion: asked 16000 MiB on GPU-1; 12928 MiB free (of 16128 MiB; held by demo-first with \
                     2000 MiB, demo-second with 1200 MiB); hint: ask for less";
         DemoScreen {
             gpu: "NVIDIA A100-SXM4-40GB (driver 580.65.06, simulated)".to_owned(),
@@ -267,7 +273,7 @@ mod tests {
                 row(KEYS[0], "demo-first", 2000),
                 row(KEYS[1], "demo-second", 1200),
             ],
-            refusal: sentence(said, "GPU-1"),
+            refusal: sentence(message, "GPU-1"),
         }
     }
 

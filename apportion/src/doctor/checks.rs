@@ -26,7 +26,6 @@ const INSTALL: &str =
 const AGENT: &str = "stop the agent that holds the socket, or set APPORTION_DIR to another folder";
 const DRIVER: &str = "install the NVIDIA driver, or use simulated GPUs with --sim";
 
-/// Runs all checks.
 pub(super) fn all(instance: &TargetInstance) -> Vec<DoctorFinding> {
     let mut findings = vec![
         kernel(),

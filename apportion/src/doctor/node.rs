@@ -27,7 +27,6 @@ use host::NodeFilesystem;
 /// The finding about files that could not be read.
 const UNREAD: &str = "files";
 
-/// The whole output.
 #[derive(Serialize)]
 struct NodeDoctorReport {
     findings: Vec<DoctorFinding>,
@@ -60,7 +59,7 @@ pub(super) fn doctor(json: bool, root: &Path) -> Result<(), CommandFailure> {
 }
 
 fn report(host: &NodeFilesystem) -> NodeDoctorReport {
-    let facts = facts::look(host);
+    let facts = facts::collect(host);
     let choice = choice::choose(&facts);
     let mut findings = findings(&facts);
     findings.extend(unread(&host.unreadable()));
@@ -221,22 +220,24 @@ fn support(check: &'static str, support: FeatureSupport, otherwise: &str) -> Doc
 fn nvidia(facts: &NodeEnvironment) -> DoctorFinding {
     let runtime = &facts.runtime;
     if !runtime.is_nvidia_default {
-        let found = match runtime.has_nvidia {
-            true => "installed, not the default",
-            false => "none",
+        let found = if runtime.has_nvidia {
+            "installed, not the default"
+        } else {
+            "none"
         };
         return DoctorFinding::good("nvidia runtime", found);
     }
-    match facts.is_hardened {
-        true => DoctorFinding::good(
+    if facts.is_hardened {
+        DoctorFinding::good(
             "nvidia runtime",
             "the default; ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers",
-        ),
-        false => DoctorFinding::note(
+        )
+    } else {
+        DoctorFinding::note(
             "nvidia runtime",
             "the default; any container that sets NVIDIA_VISIBLE_DEVICES gets GPUs",
             "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml, or label namespaces apportion.dev/guard=enabled",
-        ),
+        )
     }
 }
 

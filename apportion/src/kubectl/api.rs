@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fmt::Debug;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use apportion_exit::CommandFailure;
@@ -56,9 +55,14 @@ impl ClusterConnection {
         })?;
         let named =
             |name: &str, value: Option<String>| value.map(|value| format!("--{name}={value}"));
-        let path = |path: &PathBuf| path.display().to_string();
         let options = [
-            named("kubeconfig", access.kubeconfig.as_ref().map(path)),
+            named(
+                "kubeconfig",
+                access
+                    .kubeconfig
+                    .as_ref()
+                    .map(|path| path.display().to_string()),
+            ),
             named("context", access.context.clone()),
         ];
         Ok(Self {
@@ -90,8 +94,10 @@ impl ClusterConnection {
         let mut asked = wanted.limit(PAGE);
         let mut found = Vec::new();
         loop {
-            let page = api.list(&asked).await;
-            let page = page.map_err(|error| self.failed(&format!("list {plural}"), error))?;
+            let page = api
+                .list(&asked)
+                .await
+                .map_err(|error| self.failed(&format!("list {plural}"), error))?;
             found.extend(page.items);
             match page.metadata.continue_.filter(|more| !more.is_empty()) {
                 Some(more) => asked = asked.continue_token(&more),

@@ -52,7 +52,6 @@ struct ExplainedShare {
     limit_bytes: i64,
 }
 
-/// An event, shortened.
 #[derive(Debug, Serialize)]
 struct ExplainedEvent {
     ago: String,
@@ -77,7 +76,6 @@ pub(crate) async fn show(
     }
 }
 
-/// The requested pod.
 pub(crate) async fn find(
     cluster: &ClusterConnection,
     asked: &ExplainOptions,
@@ -168,7 +166,7 @@ impl RelatedObjects {
             because: self.reasons(pod),
             queue_line: in_use.map(queue_line),
             queue,
-            events: self.events[latest..].iter().map(said).collect(),
+            events: self.events[latest..].iter().map(entry_of).collect(),
         }
     }
 
@@ -218,8 +216,8 @@ impl RelatedObjects {
             let group = group
                 .into_iter()
                 .flat_map(|status| &status.scheduling_conditions);
-            let said = group.map(|condition| format!("its group waits: {}", condition.message));
-            reasons.extend(said.filter(|line| !line.ends_with(": ")));
+            let entry_of = group.map(|condition| format!("its group waits: {}", condition.message));
+            reasons.extend(entry_of.filter(|line| !line.ends_with(": ")));
         }
         if let (Some(None), Some(name)) = (&self.queue, queue_of(pod, self.group.as_ref())) {
             reasons.push(format!("the queue {name} does not exist"));
@@ -253,8 +251,9 @@ fn when(event: &Event) -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1:
         .series
         .as_ref()
         .and_then(|series| series.last_observed_time.clone());
-    let precise = series.or_else(|| event.event_time.clone());
-    let precise = precise.map(|time| k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time.0));
+    let precise = series
+        .or_else(|| event.event_time.clone())
+        .map(|time| k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time.0));
     event
         .last_timestamp
         .clone()
@@ -262,7 +261,7 @@ fn when(event: &Event) -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1:
         .or_else(|| event.metadata.creation_timestamp.clone())
 }
 
-fn said(event: &Event) -> ExplainedEvent {
+fn entry_of(event: &Event) -> ExplainedEvent {
     let series = event.series.as_ref().and_then(|series| series.count);
     ExplainedEvent {
         ago: when(event).as_ref().map_or_else(|| "?".to_owned(), age),

@@ -82,7 +82,6 @@ const COLUMNS: &[TableColumn<NodeGpu>] = &[
     },
 ];
 
-/// Lists the GPUs.
 pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(), CommandFailure> {
     let nodes = nodes(cluster).await?;
     let gpus = of(&nodes);
@@ -130,15 +129,15 @@ pub(crate) fn text(nodes: &[GpuNode], gpus: &[NodeGpu]) -> String {
 /// Why a node gives no shares.
 pub(crate) fn trouble(node: &GpuNode) -> Option<String> {
     let name = node.name_any();
-    let heard = node
+    let heartbeat = node
         .status
         .as_ref()
         .and_then(|status| status.last_heartbeat_time.as_ref());
-    let heard = heard.map_or_else(String::new, |time| format!("; heard {} ago", age(time)));
+    let heartbeat = heartbeat.map_or_else(String::new, |time| format!("; heard {} ago", age(time)));
     match ready(node) {
         Some(ready) if ready.status == "True" => None,
         Some(ready) => Some(format!(
-            "node {name} gives no shares: {}: {}{heard}",
+            "node {name} gives no shares: {}: {}{heartbeat}",
             ready.reason, ready.message
         )),
         None => Some(format!(

@@ -27,8 +27,8 @@ fn main() -> ExitCode {
 fn perform(options: &KubectlOptions) -> Result<(), CommandFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build();
-    let runtime = runtime.map_err(|error| CommandFailure::new("failed to start").because(error))?;
+        .build()
+        .map_err(|error| CommandFailure::new("failed to start").because(error))?;
     runtime.block_on(async {
         let cluster = ClusterConnection::open(&options.access).await?;
         match &options.command {

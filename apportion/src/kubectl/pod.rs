@@ -3,7 +3,7 @@
 use apportion_abi::names::{LABEL_OLD_QUEUE, LABEL_QUEUE};
 use apportion_admission::names;
 use apportion_crds::PodGroup;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 /// The labels that name a queue, the newer one first.
@@ -46,12 +46,11 @@ fn asks_by_annotation(pod: &Pod) -> impl Iterator<Item = String> + '_ {
 /// What the pod requests of GPUs.
 pub(crate) fn asks(pod: &Pod) -> Vec<String> {
     let spec = pod.spec.clone().unwrap_or_default();
-    let whole = |container: &Container| {
-        let limits = container.resources.as_ref()?.limits.as_ref()?;
-        Some(format!("{}: {}", names::WHOLE, limits.get(names::WHOLE)?.0))
-    };
     asks_by_annotation(pod)
-        .chain(spec.containers.iter().filter_map(whole))
+        .chain(spec.containers.iter().filter_map(|container| {
+            let limits = container.resources.as_ref()?.limits.as_ref()?;
+            Some(format!("{}: {}", names::WHOLE, limits.get(names::WHOLE)?.0))
+        }))
         .collect()
 }
 
@@ -66,8 +65,10 @@ pub(crate) fn condition(pod: &Pod, kind: &str) -> Option<String> {
 /// Containers that fail to start.
 pub(crate) fn stuck(pod: &Pod) -> Vec<String> {
     let status = pod.status.clone().unwrap_or_default();
-    let all = [status.init_container_statuses, status.container_statuses];
-    let all = all.into_iter().flatten().flatten();
+    let all = [status.init_container_statuses, status.container_statuses]
+        .into_iter()
+        .flatten()
+        .flatten();
     let lines = all.filter_map(|container| {
         let waiting = container.state?.waiting?;
         let (reason, message) = (waiting.reason.unwrap_or_default(), waiting.message?);

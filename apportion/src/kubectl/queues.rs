@@ -76,7 +76,6 @@ const COLUMNS: &[TableColumn<QueueListEntry>] = &[
     },
 ];
 
-/// Lists the queues.
 pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(), CommandFailure> {
     let queues: Vec<Queue> = cluster.all("queues").await?;
     let groups: Vec<PodGroup> = cluster.all("podgroups").await?;
@@ -87,12 +86,12 @@ pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(
     if views.is_empty() {
         return output::line("no queues: pods wait until there is one");
     }
-    let told = views.iter().filter_map(|view| {
+    let rows = views.iter().filter_map(|view| {
         let trouble = view.trouble.as_ref()?;
         Some(format!("queue {} cannot be used: {trouble}\n", view.queue))
     });
     let table = lay_out(COLUMNS, &views);
-    output::all(&told.fold(table, |text, line| text + &line))
+    output::all(&rows.fold(table, |text, line| text + &line))
 }
 
 /// The queues as a tree, sorted by name. A queue whose parent is not in the cluster is a root.
@@ -115,28 +114,28 @@ fn views(queues: &[Queue], groups: &[PodGroup]) -> Vec<QueueListEntry> {
             tops.push(name.as_str())
         }
     }
-    let mut shown = Vec::new();
-    let mut seen = BTreeSet::new();
-    let mut enter = |top: &str, shown: &mut Vec<QueueListEntry>| {
+    let mut entries = Vec::new();
+    let mut visited = BTreeSet::new();
+    let mut enter = |top: &str, entries: &mut Vec<QueueListEntry>| {
         let mut open = vec![(top.to_owned(), 0)];
         while let Some((name, depth)) = open.pop() {
-            if !seen.insert(name.clone()) {
+            if !visited.insert(name.clone()) {
                 continue;
             }
             let count = waiting.get(name.as_str()).copied().unwrap_or_default();
-            shown.push(view(by_name[&name], depth, count));
+            entries.push(view(by_name[&name], depth, count));
             let children = below.get(name.as_str()).into_iter().flatten().rev();
             open.extend(children.map(|child| ((*child).to_owned(), depth + 1)));
         }
     };
     for top in tops {
-        enter(top, &mut shown);
+        enter(top, &mut entries);
     }
     // Queues in a parent cycle have no root.
     for name in by_name.keys() {
-        enter(name, &mut shown);
+        enter(name, &mut entries);
     }
-    shown
+    entries
 }
 
 /// One queue in numbers.
@@ -204,7 +203,7 @@ mod tests {
         Queue::new(name, spec)
     }
 
-    fn shown(queues: &[Queue]) -> Vec<(String, usize)> {
+    fn entries(queues: &[Queue]) -> Vec<(String, usize)> {
         let views = views(queues, &[]);
         views
             .into_iter()
@@ -221,7 +220,7 @@ mod tests {
             ("c", "b"),
             ("lost", "gone"),
         ];
-        let found = shown(&queues.map(|(name, parent)| queue(name, parent)));
+        let found = entries(&queues.map(|(name, parent)| queue(name, parent)));
         let expected = [("lost", 0), ("top", 0), ("a", 1), ("b", 1), ("c", 2)];
         assert_eq!(
             found,
@@ -231,7 +230,7 @@ mod tests {
 
     #[test]
     fn queues_that_are_each_others_parents_are_shown_all_the_same() {
-        let mut found = shown(&[queue("a", "b"), queue("b", "a"), queue("own", "own")]);
+        let mut found = entries(&[queue("a", "b"), queue("b", "a"), queue("own", "own")]);
         found.sort();
         let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["a", "b", "own"]);
@@ -239,13 +238,15 @@ mod tests {
 
     #[test]
     fn amounts_are_gpus() {
-        let of = |text: &str| {
-            gpus(&BTreeMap::from([(
-                RESOURCE_WHOLE.to_owned(),
-                Quantity(text.to_owned()),
-            )]))
-        };
-        assert_eq!(["1500m", "2", "0", "what"].map(of), [1.5, 2.0, 0.0, 0.0]);
+        assert_eq!(
+            ["1500m", "2", "0", "what"].map(|text| {
+                gpus(&BTreeMap::from([(
+                    RESOURCE_WHOLE.to_owned(),
+                    Quantity(text.to_owned()),
+                )]))
+            }),
+            [1.5, 2.0, 0.0, 0.0]
+        );
         assert_eq!(
             [-1.0, 0.3, 2.0 / 3.0, 4.0].map(amount),
             ["unlimited", "0.3", "0.667", "4"]

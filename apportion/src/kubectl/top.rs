@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn a_part_is_rounded_to_the_nearest_percent() {
-        let parts = [(1, 2), (1, 3), (2, 3), (0, 5), (5, 5), (1, 0)];
-        let parts = parts.map(|(part, whole)| percent(part, whole));
+        let parts = [(1, 2), (1, 3), (2, 3), (0, 5), (5, 5), (1, 0)]
+            .map(|(part, whole)| percent(part, whole));
         assert_eq!(parts, [50, 33, 67, 0, 100, 0]);
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn obtain(
     let mut proposal = None;
     loop {
         let mut agent = connect_or_start(instance).await?;
-        let held = BlockedSignals::hold()?;
+        let held = BlockedSignals::reserve_lock()?;
         let tied = tie(&mut agent, ask, name, &mut proposal).await;
         drop(held);
         match tied {
@@ -53,7 +53,7 @@ struct BlockedSignals {
 }
 
 impl BlockedSignals {
-    fn hold() -> Result<Self, CommandFailure> {
+    fn reserve_lock() -> Result<Self, CommandFailure> {
         let ends = [
             Signal::SIGINT,
             Signal::SIGTERM,
@@ -84,17 +84,20 @@ impl ShareProposal {
     /// Chooses cards from `list`.
     fn choose(ask: &RunRequest, list: &ListReply) -> Result<Self, CommandFailure> {
         let candidates = cards::only(cards::for_policy(list), &ask.cards)?;
-        let is_wanted = |card: &&v1::Card| {
-            let uuid = card.uuid.parse();
-            ask.cards.is_empty() || uuid.is_ok_and(|uuid| ask.cards.contains(&uuid))
-        };
-        let wanted: Vec<_> = list.cards.iter().filter(is_wanted).collect();
+        let wanted: Vec<_> = list
+            .cards
+            .iter()
+            .filter(|card| {
+                let uuid = card.uuid.parse();
+                ask.cards.is_empty() || uuid.is_ok_and(|uuid| ask.cards.contains(&uuid))
+            })
+            .collect();
         let is_sizeless = |card: &&v1::Card| card.allocatable_bytes == 0;
         if let Some(card) = wanted.first().filter(|_| wanted.iter().all(is_sizeless)) {
             return Err(sizeless(card));
         }
-        let placement = apportion_policy::place(&ask.request, &candidates);
-        let placement = placement.map_err(|refusal| refused(&refusal))?;
+        let placement = apportion_policy::place(&ask.request, &candidates)
+            .map_err(|refusal| refused(&refusal))?;
         let share = |ask: &apportion_abi::CardRequest| v1::Share {
             card: printed(list, ask.card),
             bytes: ask.bytes.0,
@@ -163,10 +166,9 @@ fn now_nanoseconds() -> u128 {
 
 /// The UUID as the agent prints it. The bytes do not distinguish `GPU-` from `MIG-`.
 fn printed(list: &ListReply, uuid: apportion_abi::CardUuid) -> String {
-    let is_it = |card: &&v1::Card| card.uuid.parse() == Ok(uuid);
     list.cards
         .iter()
-        .find(is_it)
+        .find(|card| card.uuid.parse() == Ok(uuid))
         .map_or_else(|| uuid.to_string(), |card| card.uuid.clone())
 }
 

@@ -17,10 +17,9 @@ use tonic::{Request, Response, Status};
 
 use crate::stand_in_ledger;
 
-/// One stand-in agent.
 #[derive(Clone, Debug)]
 pub(crate) struct StandInAgent {
-    book: Arc<watch::Sender<v1::ListReply>>,
+    ledger: Arc<watch::Sender<v1::ListReply>>,
 }
 
 impl StandInAgent {
@@ -29,9 +28,9 @@ impl StandInAgent {
         let path = folder.join(format!("agent-{node}.sock"));
         let listener = UnixListener::bind(&path)
             .with_context(|| format!("failed to listen on {}", path.display()))?;
-        let (book, _) = watch::channel(stand_in_ledger::idle(node, cards));
+        let (ledger, _) = watch::channel(stand_in_ledger::idle(node, cards));
         let stand_in = Self {
-            book: Arc::new(book),
+            ledger: Arc::new(ledger),
         };
         let service = AgentServer::new(stand_in.clone());
         let server = Server::builder().add_service(service);
@@ -40,13 +39,14 @@ impl StandInAgent {
     }
 
     /// The ledger now and after each change.
-    pub(crate) fn book(&self) -> watch::Receiver<v1::ListReply> {
-        self.book.subscribe()
+    pub(crate) fn ledger(&self) -> watch::Receiver<v1::ListReply> {
+        self.ledger.subscribe()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut v1::ListReply) -> T) -> Result<T, Status> {
         let mut answer = None;
-        self.book.send_modify(|book| answer = Some(change(book)));
+        self.ledger
+            .send_modify(|ledger| answer = Some(change(ledger)));
         answer.ok_or_else(|| Status::internal("the book was not changed"))
     }
 }
@@ -65,7 +65,7 @@ impl Agent for StandInAgent {
         request: Request<v1::AllocateRequest>,
     ) -> Result<Response<v1::AllocateReply>, Status> {
         let ask = request.into_inner();
-        let reply = self.change(|book| stand_in_ledger::allocate(book, ask))?;
+        let reply = self.change(|ledger| stand_in_ledger::allocate(ledger, ask))?;
         Ok(Response::new(reply))
     }
 
@@ -74,7 +74,7 @@ impl Agent for StandInAgent {
         request: Request<v1::CommitRequest>,
     ) -> Result<Response<v1::CommitReply>, Status> {
         let ask = request.into_inner();
-        let found = self.change(|book| stand_in_ledger::commit(book, ask))?;
+        let found = self.change(|ledger| stand_in_ledger::commit(ledger, ask))?;
         let allocation = Some(found.ok_or_else(|| Status::not_found("it is not in the book"))?);
         Ok(Response::new(v1::CommitReply { allocation }))
     }
@@ -84,7 +84,7 @@ impl Agent for StandInAgent {
         request: Request<v1::ReleaseRequest>,
     ) -> Result<Response<v1::ReleaseReply>, Status> {
         let v1::ReleaseRequest { id } = request.into_inner();
-        self.change(|book| stand_in_ledger::release(book, &id))?;
+        self.change(|ledger| stand_in_ledger::release(ledger, &id))?;
         Ok(Response::new(v1::ReleaseReply { gone: true }))
     }
 
@@ -96,7 +96,7 @@ impl Agent for StandInAgent {
     }
 
     async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListReply>, Status> {
-        Ok(Response::new(self.book.borrow().clone()))
+        Ok(Response::new(self.ledger.borrow().clone()))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchReply, Status>> + Send>>;
@@ -105,7 +105,7 @@ impl Agent for StandInAgent {
         &self,
         _: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let lists = WatchStream::new(self.book.subscribe());
+        let lists = WatchStream::new(self.ledger.subscribe());
         let replies = lists.map(|list| {
             let item = Some(Item::List(list));
             Ok(v1::WatchReply { item })

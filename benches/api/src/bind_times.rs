@@ -17,7 +17,7 @@ pub(crate) type BindTimes = BTreeMap<String, Instant>;
 
 /// Watches until nobody holds the receiver.
 pub(crate) fn follow(client: Client) -> watch::Receiver<BindTimes> {
-    let (shown, looked_at) = watch::channel(BindTimes::new());
+    let (sender, receiver) = watch::channel(BindTimes::new());
     tokio::spawn(async move {
         let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
         // The measurement itself should cost the API server little.
@@ -25,7 +25,7 @@ pub(crate) fn follow(client: Client) -> watch::Receiver<BindTimes> {
         let mut events = pin!(watcher(pods, with_a_node));
         while let Some(event) = events.next().await {
             let now = Instant::now();
-            shown.send_if_modified(|bound| match event {
+            sender.send_if_modified(|bound| match event {
                 Ok(Event::Apply(pod) | Event::InitApply(pod)) => see(bound, pod, now),
                 Ok(Event::Delete(pod)) => {
                     let name = pod.metadata.name.unwrap_or_default();
@@ -33,12 +33,12 @@ pub(crate) fn follow(client: Client) -> watch::Receiver<BindTimes> {
                 }
                 Ok(Event::Init | Event::InitDone) | Err(_) => false,
             });
-            if shown.is_closed() {
+            if sender.is_closed() {
                 return;
             }
         }
     });
-    looked_at
+    receiver
 }
 
 fn see(bound: &mut BindTimes, pod: Pod, now: Instant) -> bool {

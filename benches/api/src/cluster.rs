@@ -70,17 +70,17 @@ impl BenchCluster {
             let name = format!("node-{number:04}");
             let address = format!("unix:{}", socket.display());
             let node: Node = serde_json::from_value(objects::node(&name, &address))?;
-            let (client, free, book) = (client.clone(), free.clone(), agent.book());
+            let (client, free, ledger) = (client.clone(), free.clone(), agent.ledger());
             // Spreads the heartbeats over time.
             let first = HEARTBEAT.mul_f64((number + 1) as f64 / nodes as f64);
             made.spawn(async move {
-                let _turn = free.acquire().await;
+                let _permit = free.acquire().await;
                 let nodes: Api<Node> = Api::all(client.clone());
                 nodes.create(&PostParams::default(), &node).await?;
                 let publisher = NodePublisher::new(client, name);
-                let now = book.borrow().clone();
+                let now = ledger.borrow().clone();
                 publisher.begin(&now).await?;
-                tokio::spawn(publisher.keep(book, first));
+                tokio::spawn(publisher.keep(ledger, first));
                 Ok::<(), kube::Error>(())
             });
             agents.push(agent);
@@ -100,10 +100,11 @@ impl BenchCluster {
     pub(crate) async fn time_of_one(&self, name: &str, ask: BenchPodRequest) -> Result<Duration> {
         let began = create(&self.pods, name, ask).await?;
         let mut bound = self.bound.clone();
-        let seen = bound.wait_for(|bound| bound.contains_key(name));
-        let seen = timeout(PATIENCE, seen).await;
-        let seen = seen.with_context(|| format!("{name} is not bound"))??;
-        Ok(seen[name] - began)
+        let bound_time = bound.wait_for(|bound| bound.contains_key(name));
+        let bound_time = timeout(PATIENCE, bound_time)
+            .await
+            .with_context(|| format!("{name} is not bound"))??;
+        Ok(bound_time[name] - began)
     }
 
     /// How many pods have been evicted so far.
@@ -142,7 +143,7 @@ impl BenchCluster {
         for (name, ask) in pods {
             let (api, free) = (self.pods.clone(), free.clone());
             made.spawn(async move {
-                let _turn = free.acquire().await;
+                let _permit = free.acquire().await;
                 let began = create(&api, &name, ask).await?;
                 Ok::<_, anyhow::Error>((name, began))
             });
@@ -165,7 +166,6 @@ impl BenchCluster {
         Ok((times.collect(), last - first))
     }
 
-    /// Deletes a pod.
     pub(crate) async fn end_one(&self, name: &str) -> Result<()> {
         let at_once = DeleteParams::default().grace_period(0);
         self.pods.delete(name, &at_once).await?;
@@ -177,8 +177,8 @@ impl BenchCluster {
         let at_once = DeleteParams::default().grace_period(0);
         self.pods.delete(name, &at_once).await?;
         for agent in &self.agents {
-            let mut book = agent.book();
-            let idle = book.wait_for(|book| book.allocations.is_empty());
+            let mut ledger = agent.ledger();
+            let idle = ledger.wait_for(|ledger| ledger.allocations.is_empty());
             timeout(PATIENCE, idle)
                 .await
                 .context("nothing is given back")??;

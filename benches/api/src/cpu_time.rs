@@ -9,7 +9,6 @@ use apportion_abi::Bytes;
 /// The kernel's clock ticks per second, on every Linux that Kubernetes runs on.
 const TICKS: u64 = 100;
 
-/// CPU time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuTime(Duration);
 

@@ -13,9 +13,7 @@ const SLOT: &str = "apportion.dev/gpu-slot";
 /// What a pod requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BenchPodRequest {
-    /// A whole card.
     Card,
-    /// Half a card.
     Half,
     /// So much of a card that nothing fits beside it.
     Most,
@@ -24,12 +22,12 @@ pub(crate) enum BenchPodRequest {
 }
 
 pub(crate) fn node(name: &str, address: &str) -> Value {
-    let room = json!({"cpu": "128", "memory": "1Ti", "pods": "250", SLOT: "250"});
+    let capacity = json!({"cpu": "128", "memory": "1Ti", "pods": "250", SLOT: "250"});
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "annotations": {"apportion.dev/agent-address": address},
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux",
                 "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}},
-        "status": {"capacity": room, "allocatable": room,
+        "status": {"capacity": capacity, "allocatable": capacity,
             "conditions": [{"type": "Ready", "status": "True"}]}})
 }
 

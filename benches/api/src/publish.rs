@@ -38,22 +38,22 @@ impl NodePublisher {
     }
 
     /// Creates the object and writes the current state.
-    pub(crate) async fn begin(&self, book: &v1::ListReply) -> Result<(), kube::Error> {
+    pub(crate) async fn begin(&self, list: &v1::ListReply) -> Result<(), kube::Error> {
         let object = GpuNode::new(&self.node, Default::default());
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let (node, patch) = (&self.node, Patch::Apply(&object));
         self.gpu_nodes.patch(node, &parameters, &patch).await?;
-        self.write(book).await
+        self.write(list).await
     }
 
     /// Writes soon after each change, and at every heartbeat.
-    pub(crate) async fn keep(self, mut book: watch::Receiver<v1::ListReply>, first: Duration) {
+    pub(crate) async fn keep(self, mut list: watch::Receiver<v1::ListReply>, first: Duration) {
         let mut wait = first;
         loop {
-            if let Ok(Err(_)) = timeout(wait, book.changed()).await {
+            if let Ok(Err(_)) = timeout(wait, list.changed()).await {
                 return;
             }
-            let now = book.borrow_and_update().clone();
+            let now = list.borrow_and_update().clone();
             // The API server may be shutting down.
             let _ = self.write(&now).await;
             sleep(PACE).await;
@@ -61,9 +61,9 @@ impl NodePublisher {
         }
     }
 
-    async fn write(&self, book: &v1::ListReply) -> Result<(), kube::Error> {
+    async fn write(&self, list: &v1::ListReply) -> Result<(), kube::Error> {
         let applied = GpuNode {
-            status: Some(self.status(book)),
+            status: Some(self.status(list)),
             ..GpuNode::new(&self.node, Default::default())
         };
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
@@ -72,7 +72,7 @@ impl NodePublisher {
             .patch_status(node, &parameters, &patch)
             .await?;
         let mib = |of: fn(&v1::Card) -> u64| {
-            let bytes: u64 = book.cards.iter().map(of).sum();
+            let bytes: u64 = list.cards.iter().map(of).sum();
             (bytes >> 20).to_string()
         };
         let numbers = json!({RESOURCE_MEMORY: mib(|card| card.allocatable_bytes),
@@ -83,7 +83,7 @@ impl NodePublisher {
         Ok(())
     }
 
-    fn status(&self, book: &v1::ListReply) -> GpuNodeStatus {
+    fn status(&self, list: &v1::ListReply) -> GpuNodeStatus {
         let ready = Condition {
             type_: "Ready".to_owned(),
             status: "True".to_owned(),
@@ -97,18 +97,24 @@ impl NodePublisher {
             driver_version: "580.105.08".to_owned(),
             last_heartbeat_time: Some(Time(Timestamp::now())),
             simulated: true,
-            cards: book.cards.iter().map(|card| shown(book, card)).collect(),
+            cards: list
+                .cards
+                .iter()
+                .map(|card| card_status(list, card))
+                .collect(),
             conditions: vec![ready],
             ..GpuNodeStatus::default()
         }
     }
 }
 
-fn shown(book: &v1::ListReply, card: &v1::Card) -> GpuCard {
+fn card_status(list: &v1::ListReply, card: &v1::Card) -> GpuCard {
     let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-    let holders = book.allocations.iter().flat_map(|allocation| {
-        let own = allocation.grants.iter();
-        let own = own.filter(|grant| grant.card == card.uuid);
+    let holders = list.allocations.iter().flat_map(|allocation| {
+        let own = allocation
+            .grants
+            .iter()
+            .filter(|grant| grant.card == card.uuid);
         own.map(|grant| GpuHolder {
             namespace: None,
             pod: None,

@@ -52,7 +52,6 @@ impl SchedulerProcess {
         Ok(scheduler)
     }
 
-    /// The process id.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }

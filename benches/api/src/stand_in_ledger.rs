@@ -27,14 +27,14 @@ pub(crate) fn idle(node: usize, cards: usize) -> v1::ListReply {
 }
 
 /// Adds an allocation, or returns the shortfall.
-pub(crate) fn allocate(book: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::AllocateReply {
+pub(crate) fn allocate(ledger: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::AllocateReply {
     use v1::allocate_reply::Result::{Allocation, Shortfall};
-    let mut known = book.allocations.iter();
+    let mut known = ledger.allocations.iter();
     let result = match known.find(|known| known.idempotency_key == ask.idempotency_key) {
         Some(known) => Allocation(known.clone()),
-        None => match shortfall(book, &ask.shares) {
+        None => match shortfall(ledger, &ask.shares) {
             Some(shortfall) => Shortfall(shortfall),
-            None => Allocation(enter(book, ask)),
+            None => Allocation(enter(ledger, ask)),
         },
     };
     v1::AllocateReply {
@@ -42,9 +42,9 @@ pub(crate) fn allocate(book: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1
     }
 }
 
-fn shortfall(book: &v1::ListReply, shares: &[v1::Share]) -> Option<v1::Shortfall> {
+fn shortfall(ledger: &v1::ListReply, shares: &[v1::Share]) -> Option<v1::Shortfall> {
     shares.iter().find_map(|share| {
-        let card = book.cards.iter().find(|card| card.uuid == share.card);
+        let card = ledger.cards.iter().find(|card| card.uuid == share.card);
         let free_bytes = card.map_or(0, |card| card.free_bytes);
         (share.bytes > free_bytes).then(|| v1::Shortfall {
             card: share.card.clone(),
@@ -56,7 +56,7 @@ fn shortfall(book: &v1::ListReply, shares: &[v1::Share]) -> Option<v1::Shortfall
     })
 }
 
-fn enter(book: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::Allocation {
+fn enter(ledger: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::Allocation {
     let grant = |share: v1::Share| v1::Grant {
         card: share.card,
         limit_bytes: share.bytes,
@@ -70,29 +70,28 @@ fn enter(book: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::Allocation {
         grants: ask.shares.into_iter().map(grant).collect(),
         ..v1::Allocation::default()
     };
-    book.allocations.push(made.clone());
-    count(book);
+    ledger.allocations.push(made.clone());
+    count(ledger);
     made
 }
 
-pub(crate) fn commit(book: &mut v1::ListReply, ask: v1::CommitRequest) -> Option<v1::Allocation> {
-    let mut known = book.allocations.iter_mut();
+pub(crate) fn commit(ledger: &mut v1::ListReply, ask: v1::CommitRequest) -> Option<v1::Allocation> {
+    let mut known = ledger.allocations.iter_mut();
     let known = known.find(|known| known.id == ask.id)?;
     known.set_state(v1::AllocationState::Allocated);
     known.holder = ask.holder;
     Some(known.clone())
 }
 
-/// Removes an allocation.
-pub(crate) fn release(book: &mut v1::ListReply, id: &str) {
-    book.allocations.retain(|known| known.id != id);
-    count(book);
+pub(crate) fn release(ledger: &mut v1::ListReply, id: &str) {
+    ledger.allocations.retain(|known| known.id != id);
+    count(ledger);
 }
 
 /// Sums up the grants of each card.
-fn count(book: &mut v1::ListReply) {
-    let grants = book.allocations.iter().flat_map(|one| &one.grants);
-    for card in &mut book.cards {
+fn count(ledger: &mut v1::ListReply) {
+    let grants = ledger.allocations.iter().flat_map(|one| &one.grants);
+    for card in &mut ledger.cards {
         let own = grants.clone().filter(|grant| grant.card == card.uuid);
         card.granted_bytes = own.map(|grant| grant.limit_bytes).sum();
         card.free_bytes = card.allocatable_bytes.saturating_sub(card.granted_bytes);

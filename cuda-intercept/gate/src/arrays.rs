@@ -90,8 +90,9 @@ impl ArrayTable {
 
     /// Removes one array of a context.
     pub(crate) fn take_of(&mut self, context: ContextId) -> Option<RemovedArray> {
-        let chosen = |_, array: &ArrayAllocation| array.context == context;
-        let (_, array) = self.entries.remove_where(chosen)?;
+        let (_, array) = self
+            .entries
+            .remove_where(|_, array: &ArrayAllocation| array.context == context)?;
         Some(self.close(array))
     }
 

@@ -9,7 +9,7 @@ use crate::contexts::ContextId;
 use crate::fallible_map::FallibleMap;
 use crate::handles::PhysicalId;
 
-/// What holds memory.
+/// What keeps physical memory alive beside its handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BindingHolder {
     /// An array, with mipmaps or without.
@@ -39,10 +39,10 @@ impl BindingRegion {
                 .zip(extent)
                 .map(|(start, extent)| start.saturating_add(*extent))
         };
-        let side_contains = |side: usize| {
-            self.start.get(side) <= other.start.get(side) && end(other, side) <= end(self, side)
-        };
-        self.plane == other.plane && (0..3).all(side_contains)
+        self.plane == other.plane
+            && (0..3).all(|side| {
+                self.start.get(side) <= other.start.get(side) && end(other, side) <= end(self, side)
+            })
     }
 }
 
@@ -60,7 +60,8 @@ impl BindingTable {
     /// Records a hold, in a context if its holder is in one. Returns what was in exactly this region.
     pub(crate) fn enter(
         &mut self,
-        (holder, place): (BindingHolder, BindingRegion),
+        holder: BindingHolder,
+        place: BindingRegion,
         context: Option<ContextId>,
         physical: PhysicalId,
     ) -> Option<PhysicalId> {
@@ -117,10 +118,7 @@ mod tests {
     fn a_place_is_let_go_of_with_the_place_around_it() {
         let mut holds = BindingTable::default();
         for (level, x, physical) in [(0, 0, 1), (0, 64, 2), (1, 0, 3)] {
-            assert_eq!(
-                holds.enter((ARRAY, tile(level, x, 64)), None, physical),
-                None
-            );
+            assert_eq!(holds.enter(ARRAY, tile(level, x, 64), None, physical), None);
         }
         assert_eq!(holds.take(ARRAY, tile(0, 0, 32)), None);
         assert_eq!(holds.take(BindingHolder::Array(8), tile(0, 0, 128)), None);
@@ -133,8 +131,8 @@ mod tests {
     #[test]
     fn other_memory_in_a_place_takes_the_first_s() {
         let mut holds = BindingTable::default();
-        assert_eq!(holds.enter((ARRAY, tile(0, 0, 64)), Some(HERE), 1), None);
-        assert_eq!(holds.enter((ARRAY, tile(0, 0, 64)), Some(HERE), 2), Some(1));
+        assert_eq!(holds.enter(ARRAY, tile(0, 0, 64), Some(HERE), 1), None);
+        assert_eq!(holds.enter(ARRAY, tile(0, 0, 64), Some(HERE), 2), Some(1));
         assert_eq!((holds.take_in(HERE), holds.take_in(HERE)), (Some(2), None));
     }
 }

@@ -105,13 +105,13 @@ impl ContextSettings {
     }
 
     /// A kernel with this need is about to be launched.
-    pub fn launch(&mut self, key: Key, now: u64, need: u64, unit: u64) -> LocalMemoryFit {
+    pub fn launch(&mut self, key: Key, now: u64, needed_bytes: u64, unit: u64) -> LocalMemoryFit {
         let mut known = self.known(key, now);
-        if need <= known.included {
+        if needed_bytes <= known.included {
             return LocalMemoryFit::Included;
         }
-        let more = known.cost(need, unit).saturating_sub(known.charged);
-        let room = if need <= known.needed {
+        let more = known.cost(needed_bytes, unit).saturating_sub(known.charged);
+        let room = if needed_bytes <= known.needed {
             LocalMemoryFit::There
         } else {
             LocalMemoryFit::Short(more)
@@ -130,7 +130,7 @@ impl ContextSettings {
     pub fn grown(
         &mut self,
         key: Key,
-        need: u64,
+        needed_bytes: u64,
         unit: u64,
         charged: u64,
     ) -> (LocalMemoryGrowth, u64) {
@@ -138,9 +138,11 @@ impl ContextSettings {
         let before = known.needed;
         known.pending = known.pending.saturating_sub(1);
         known.launches = known.launches.saturating_add(1);
-        known.needed = before.max(need);
-        let bytes = known.cost(need, unit).saturating_sub(known.charged);
-        let bytes = bytes.min(charged);
+        known.needed = before.max(needed_bytes);
+        let bytes = known
+            .cost(needed_bytes, unit)
+            .saturating_sub(known.charged)
+            .min(charged);
         known.charged = known.charged.saturating_add(bytes);
         let grown = LocalMemoryGrowth {
             key,
@@ -232,8 +234,8 @@ mod tests {
     #[test]
     fn a_launch_is_charged_for_what_none_before_it_needed() {
         let mut settings = ContextSettings::default();
-        let launch = |settings: &mut ContextSettings, need: u64| {
-            settings.launch(STACK, 1024, 1024 + need, BLOCK)
+        let launch = |settings: &mut ContextSettings, needed_bytes: u64| {
+            settings.launch(STACK, 1024, 1024 + needed_bytes, BLOCK)
         };
         assert_eq!(launch(&mut settings, 0), LocalMemoryFit::Included);
         assert_eq!(launch(&mut settings, 3), LocalMemoryFit::Short(3 * BLOCK));

@@ -70,7 +70,7 @@ pub(crate) struct ContextTable {
     /// Ending contexts whose handle another context has.
     aside: FallibleMap<ContextId, ContextEntry>,
     /// The thread that has the turn to retain a device's primary context.
-    turns: FallibleMap<i32, i32>,
+    retains: FallibleMap<i32, i32>,
     next: u64,
 }
 
@@ -79,7 +79,7 @@ impl Default for ContextTable {
         Self {
             by_handle: FallibleMap::default(),
             aside: FallibleMap::default(),
-            turns: FallibleMap::default(),
+            retains: FallibleMap::default(),
             next: ContextId::first().0,
         }
     }
@@ -91,7 +91,8 @@ impl ContextTable {
     pub(crate) fn open(
         &mut self,
         handle: u64,
-        (card, device): (Card, i32),
+        card: Card,
+        device: i32,
         reserve: u64,
         is_primary: bool,
     ) -> bool {
@@ -144,20 +145,20 @@ impl ContextTable {
         true
     }
 
-    /// See [`crate::ProcessAllocations::take_turn`].
-    pub(crate) fn take_turn(&mut self, device: i32, thread: i32, is_tired: bool) -> bool {
-        let other = self.turns.get(device).filter(|other| **other != thread);
-        let is_free = other.is_none() || is_tired;
+    /// See [`crate::ProcessAllocations::begin_retain`].
+    pub(crate) fn begin_retain(&mut self, device: i32, thread: i32, has_waited_long: bool) -> bool {
+        let other = self.retains.get(device).filter(|other| **other != thread);
+        let is_free = other.is_none() || has_waited_long;
         if is_free {
-            self.turns.enter(device, thread);
+            self.retains.enter(device, thread);
         }
         is_free
     }
 
-    /// See [`crate::ProcessAllocations::end_turn`].
-    pub(crate) fn end_turn(&mut self, device: i32, thread: i32) {
-        if self.turns.get(device) == Some(&thread) {
-            self.turns.remove(device);
+    /// See [`crate::ProcessAllocations::end_retain`].
+    pub(crate) fn end_retain(&mut self, device: i32, thread: i32) {
+        if self.retains.get(device) == Some(&thread) {
+            self.retains.remove(device);
         }
     }
 
@@ -195,8 +196,11 @@ impl ContextTable {
 
     /// The context is gone. The first caller gets its reserve.
     pub(crate) fn remove(&mut self, ended: EndingContext) -> Option<u64> {
-        let is_there = |(id, _): &&(ContextId, ContextEntry)| *id == ended.id;
-        let entry = match self.by_handle.get(ended.handle).filter(is_there) {
+        let entry = match self
+            .by_handle
+            .get(ended.handle)
+            .filter(|(id, _): &&(ContextId, ContextEntry)| *id == ended.id)
+        {
             Some(_) => self.by_handle.remove(ended.handle).map(|(_, entry)| entry),
             None => self.aside.remove(ended.id),
         };
@@ -244,7 +248,7 @@ mod tests {
 
     fn primary() -> ContextTable {
         let mut contexts = ContextTable::default();
-        assert!(contexts.open(PRIMARY, (0, 0), 100, true));
+        assert!(contexts.open(PRIMARY, 0, 0, 100, true));
         contexts
     }
 
@@ -277,27 +281,30 @@ mod tests {
     fn a_turn_is_one_thread_s_until_it_ends_or_another_is_tired_of_waiting() {
         const DEVICE: i32 = 3;
         let mut contexts = ContextTable::default();
-        assert!(contexts.take_turn(DEVICE, 1, false));
+        assert!(contexts.begin_retain(DEVICE, 1, false));
         assert!(
-            contexts.take_turn(DEVICE, 1, false),
+            contexts.begin_retain(DEVICE, 1, false),
             "it is its own already"
         );
-        assert!(contexts.take_turn(4, 2, false), "another device");
-        assert!(!contexts.take_turn(DEVICE, 2, false));
-        contexts.end_turn(DEVICE, 2);
-        assert!(!contexts.take_turn(DEVICE, 2, false));
-        assert!(contexts.take_turn(DEVICE, 2, true));
-        contexts.end_turn(DEVICE, 1);
-        assert!(!contexts.take_turn(DEVICE, 1, false), "it was taken over");
-        contexts.end_turn(DEVICE, 2);
-        assert!(contexts.take_turn(DEVICE, 1, false));
+        assert!(contexts.begin_retain(4, 2, false), "another device");
+        assert!(!contexts.begin_retain(DEVICE, 2, false));
+        contexts.end_retain(DEVICE, 2);
+        assert!(!contexts.begin_retain(DEVICE, 2, false));
+        assert!(contexts.begin_retain(DEVICE, 2, true));
+        contexts.end_retain(DEVICE, 1);
+        assert!(
+            !contexts.begin_retain(DEVICE, 1, false),
+            "it was taken over"
+        );
+        contexts.end_retain(DEVICE, 2);
+        assert!(contexts.begin_retain(DEVICE, 1, false));
     }
 
     #[test]
     fn a_context_is_named_primary_where_it_is_entered() {
         let mut contexts = ContextTable::default();
         assert!(!contexts.is_any_on(0) && !contexts.name_primary(0, PRIMARY));
-        assert!(contexts.open(PRIMARY, (0, 0), 100, false));
+        assert!(contexts.open(PRIMARY, 0, 0, 100, false));
         assert!(contexts.is_any_on(0) && contexts.primary(0).is_none());
         assert!(
             !contexts.name_primary(1, PRIMARY),
@@ -310,8 +317,8 @@ mod tests {
     #[test]
     fn the_first_s_reserve_stays_until_the_last_is_gone() {
         let mut contexts = primary();
-        assert!(contexts.open(8, (0, 0), 30, false));
-        assert!(contexts.open(9, (1, 1), 10, false));
+        assert!(contexts.open(8, 0, 0, 30, false));
+        assert!(contexts.open(9, 1, 1, 10, false));
         let first = contexts.begin_end(PRIMARY).unwrap();
         assert_eq!(contexts.remove(first), Some(30));
         assert_eq!((contexts.reserves(0), contexts.reserves(1)), (100, 10));
@@ -329,9 +336,9 @@ mod tests {
         let mut contexts = primary();
         let first = contexts.begin_end(PRIMARY).unwrap();
         assert_eq!(contexts.remove(first), Some(100));
-        assert!(contexts.open(8, (0, 0), 30, false));
+        assert!(contexts.open(8, 0, 0, 30, false));
         assert_eq!(contexts.top_up(8, RESERVE), 70);
-        assert!(contexts.open(9, (0, 0), 30, false));
+        assert!(contexts.open(9, 0, 0, 30, false));
         assert_eq!(contexts.top_up(9, RESERVE), 0);
         assert_eq!(contexts.reserves(0), 130);
     }
@@ -340,7 +347,7 @@ mod tests {
     fn a_handle_that_is_given_again_at_once_is_another_context() {
         let mut contexts = primary();
         let ended = contexts.begin_end(PRIMARY).unwrap();
-        assert!(contexts.open(PRIMARY, (0, 0), 30, false));
+        assert!(contexts.open(PRIMARY, 0, 0, 30, false));
         let fresh = contexts.find(PRIMARY);
         assert_eq!(contexts.reserves(0), 130);
         assert_eq!(contexts.remove(ended), Some(30));

@@ -41,18 +41,18 @@ mod tests {
 
     #[test]
     fn a_free_is_asked_about_by_one_at_a_time() {
-        let mut late = DeferredFrees::default();
+        let mut frees = DeferredFrees::default();
         let free = |event| DeferredFree {
             event,
             card: 0,
             bytes: 7,
         };
-        late.wait(free(2));
-        late.wait(free(1));
-        assert_eq!(late.take_after(None), Some(free(1)));
-        assert_eq!(late.take_after(Some(1)), Some(free(2)));
-        assert_eq!(late.take_after(None), None);
-        late.wait(free(1));
-        assert_eq!(late.take_after(None), Some(free(1)));
+        frees.wait(free(2));
+        frees.wait(free(1));
+        assert_eq!(frees.take_after(None), Some(free(1)));
+        assert_eq!(frees.take_after(Some(1)), Some(free(2)));
+        assert_eq!(frees.take_after(None), None);
+        frees.wait(free(1));
+        assert_eq!(frees.take_after(None), Some(free(1)));
     }
 }

@@ -29,7 +29,7 @@ pub struct ExportedDescriptor {
 #[derive(Debug, Default)]
 pub struct ExportedDescriptors {
     all: FallibleMap<u64, (HeldMemory, ExportedDescriptor)>,
-    adrift: FallibleMap<u64, (Card, u64)>,
+    unmapped: FallibleMap<u64, (Card, u64)>,
     next: u64,
 }
 
@@ -61,24 +61,25 @@ impl ExportedDescriptors {
 
     /// Memory was released whose charge a descriptor may keep. Returns its name while it is adrift; `None` if it has
     /// no descriptor.
-    pub fn set_adrift(&mut self, memory: HeldMemory, charge: (Card, u64)) -> Option<HeldMemory> {
+    pub fn set_unmapped(&mut self, memory: HeldMemory, charge: (Card, u64)) -> Option<HeldMemory> {
         if !self.all.iter().any(|(_, (of, _))| *of == memory) {
             return None;
         }
         let number = self.number();
-        if !self.adrift.enter(number, charge) {
+        if !self.unmapped.enter(number, charge) {
             return None;
         }
-        let adrift = HeldMemory::Adrift(number);
+        let unmapped = HeldMemory::DescriptorOnly(number);
         let of_it = self.all.values_mut().filter(|(of, _)| *of == memory);
-        of_it.for_each(|(of, _)| *of = adrift);
-        Some(adrift)
+        of_it.for_each(|(of, _)| *of = unmapped);
+        Some(unmapped)
     }
 
     /// The next descriptor after a number whose memory is adrift.
     #[must_use]
-    pub fn adrift_after(&self, after: u64) -> Option<(u64, ExportedDescriptor)> {
-        let is_later = |at: u64, of: HeldMemory| at > after && matches!(of, HeldMemory::Adrift(_));
+    pub fn unmapped_after(&self, after: u64) -> Option<(u64, ExportedDescriptor)> {
+        let is_later =
+            |at: u64, of: HeldMemory| at > after && matches!(of, HeldMemory::DescriptorOnly(_));
         let later = self.all.iter().filter(|(at, (of, _))| is_later(*at, *of));
         later
             .map(|(at, (_, known))| (at, *known))
@@ -97,9 +98,9 @@ impl ExportedDescriptors {
         let others_have = |known: &ExportedDescriptor| known.probe == gone.probe;
         let is_needed = self.all.iter().any(|(_, (_, known))| others_have(known));
         let useless = (!is_needed && gone.probe.is_some()).then_some(gone);
-        let is_kept = self.all.iter().any(|(_, (of, _))| *of == memory);
+        let is_held = self.all.iter().any(|(_, (of, _))| *of == memory);
         let freed = match memory {
-            HeldMemory::Adrift(at) if !is_kept => self.adrift.remove(at),
+            HeldMemory::DescriptorOnly(at) if !is_held => self.unmapped.remove(at),
             _ => None,
         };
         (useless, freed.map(|(card, bytes)| (memory, card, bytes)))
@@ -124,14 +125,14 @@ mod tests {
     #[test]
     fn a_charge_is_adrift_until_the_last_descriptor_is_closed() {
         let mut all = ExportedDescriptors::default();
-        assert_eq!(all.set_adrift(MEMORY, (0, 100)), None);
+        assert_eq!(all.set_unmapped(MEMORY, (0, 100)), None);
         assert!(all.enter(MEMORY, descriptor(1, 10)) && all.enter(MEMORY, descriptor(2, 11)));
         assert!(!all.enter(MEMORY, descriptor(1, 10)), "it is known");
-        assert_eq!(all.adrift_after(0), None);
-        let name = all.set_adrift(MEMORY, (0, 100)).unwrap();
-        let (first, known) = all.adrift_after(0).unwrap();
+        assert_eq!(all.unmapped_after(0), None);
+        let name = all.set_unmapped(MEMORY, (0, 100)).unwrap();
+        let (first, known) = all.unmapped_after(0).unwrap();
         assert_eq!(known, descriptor(1, 10));
-        let (second, _) = all.adrift_after(first).unwrap();
+        let (second, _) = all.unmapped_after(first).unwrap();
         assert_eq!(all.closed(first), (Some(descriptor(1, 10)), None));
         assert_eq!(
             all.closed(second),
@@ -146,8 +147,8 @@ mod tests {
         all.enter(MEMORY, descriptor(1, 10));
         all.enter(HeldMemory::Physical(8), descriptor(2, 10));
         assert_eq!((all.probe((1, 10)), all.probe((1, 11))), (Some(10), None));
-        all.set_adrift(MEMORY, (0, 100));
-        let (number, _) = all.adrift_after(0).unwrap();
+        all.set_unmapped(MEMORY, (0, 100));
+        let (number, _) = all.unmapped_after(0).unwrap();
         assert_eq!(all.closed(number).0, None, "another needs it");
     }
 }

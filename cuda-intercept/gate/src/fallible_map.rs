@@ -4,7 +4,6 @@ use core::hash::Hash;
 
 use hashbrown::HashMap;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct FallibleMap<K, V>(HashMap<K, V>);
 

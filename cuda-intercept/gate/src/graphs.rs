@@ -68,7 +68,7 @@ struct NodeAllocation {
 /// Executable graphs that allocate, with what each needs of each card.
 #[derive(Debug, Default)]
 pub struct GraphTable {
-    needs: FallibleMap<(u64, Card), GraphFootprint>,
+    footprints: FallibleMap<(u64, Card), GraphFootprint>,
     allocations: FallibleMap<u64, NodeAllocation>,
     /// Which graph frees which address.
     frees: FallibleMap<(u64, u64), ()>,
@@ -82,10 +82,10 @@ pub struct GraphTable {
 
 impl GraphTable {
     /// Counts one allocation of an executable graph.
-    pub fn add(&mut self, exec: u64, (card, device): (Card, i32), (address, bytes): (u64, u64)) {
+    pub fn add(&mut self, exec: u64, card: Card, device: i32, address: u64, bytes: u64) {
         let key = (exec, card);
-        let known = self.needs.get(key).copied();
-        let need = GraphFootprint {
+        let known = self.footprints.get(key).copied();
+        let footprint = GraphFootprint {
             card,
             device,
             growth: known
@@ -96,7 +96,7 @@ impl GraphTable {
                 .saturating_add(worst_case(bytes)),
             is_resident: false,
         };
-        self.needs.enter(key, need);
+        self.footprints.enter(key, footprint);
         let allocation = NodeAllocation {
             exec,
             card,
@@ -127,7 +127,7 @@ impl GraphTable {
     /// Whether another graph allocates on a card.
     #[must_use]
     pub fn has_others(&self, exec: u64, card: Card) -> bool {
-        let mut all = self.needs.iter();
+        let mut all = self.footprints.iter();
         let is_live = |allocation: &NodeAllocation| allocation.is_live && allocation.card == card;
         all.any(|((of, on), _)| of != exec && on == card)
             || self.allocations.iter().any(|(_, all)| is_live(all))
@@ -146,7 +146,7 @@ impl GraphTable {
         if let Some(allocation) = self.allocations.get_mut(address) {
             allocation.is_live = false;
             let exec = allocation.exec;
-            if !self.needs.iter().any(|((of, _), _)| of == exec) {
+            if !self.footprints.iter().any(|((of, _), _)| of == exec) {
                 self.allocations.remove(address);
             }
         }
@@ -154,22 +154,24 @@ impl GraphTable {
 
     /// What an executable graph needs on the first card after `after`.
     #[must_use]
-    pub fn need_after(&self, exec: u64, after: Option<Card>) -> Option<GraphFootprint> {
-        let all = self.needs.iter().filter(|((of, _), _)| *of == exec);
+    pub fn next_footprint(&self, exec: u64, after: Option<Card>) -> Option<GraphFootprint> {
+        let all = self.footprints.iter().filter(|((of, _), _)| *of == exec);
         let later = all.filter(|((_, card), _)| after.is_none_or(|after| *card > after));
-        later.map(|(_, need)| *need).min_by_key(|need| need.card)
+        later
+            .map(|(_, footprint)| *footprint)
+            .min_by_key(|footprint| footprint.card)
     }
 
     /// The graph was launched.
     pub fn launched(&mut self, exec: u64) {
         let mut after = None;
-        while let Some(need) = self.need_after(exec, after) {
-            after = Some(need.card);
+        while let Some(footprint) = self.next_footprint(exec, after) {
+            after = Some(footprint.card);
             let resident = GraphFootprint {
                 is_resident: true,
-                ..need
+                ..footprint
             };
-            self.needs.enter((exec, need.card), resident);
+            self.footprints.enter((exec, footprint.card), resident);
         }
         let frees = &self.frees;
         for (address, allocation) in self.allocations.iter_mut() {
@@ -182,14 +184,20 @@ impl GraphTable {
 
     /// The pool of a device's graphs was trimmed.
     pub fn trimmed(&mut self, device: i32) {
-        let all = self.needs.values_mut();
-        let all = all.filter(|need| need.device == device);
-        all.for_each(|need| need.is_resident = false);
+        let all = self
+            .footprints
+            .values_mut()
+            .filter(|footprint| footprint.device == device);
+        all.for_each(|footprint| footprint.is_resident = false);
     }
 
     /// The graph was destroyed. The pool keeps its memory, and the graph's allocations live on.
     pub fn destroyed(&mut self, exec: u64) {
-        while self.needs.remove_where(|(of, _), _| of == exec).is_some() {}
+        while self
+            .footprints
+            .remove_where(|(of, _), _| of == exec)
+            .is_some()
+        {}
         while self.frees.remove_where(|(of, _), ()| of == exec).is_some() {}
         self.freeing.remove(exec);
         self.allocations
@@ -210,28 +218,28 @@ mod tests {
     fn a_graph_needs_all_that_its_nodes_allocate_until_it_was_launched() {
         let mut graphs = GraphTable::default();
         for (card, device, mib) in [(1, 0, 32), (1, 0, 33), (4, 2, 1)] {
-            graphs.add(7, (card, device), (mib, mib * MIB));
+            graphs.add(7, card, device, mib, mib * MIB);
         }
-        let first = graphs.need_after(7, None).unwrap();
+        let first = graphs.next_footprint(7, None).unwrap();
         assert_eq!(
             (first.card, first.growth, first.bytes),
             (1, 96 * MIB, 66 * MIB)
         );
         graphs.launched(7);
-        assert!(graphs.need_after(7, None).unwrap().is_resident);
+        assert!(graphs.next_footprint(7, None).unwrap().is_resident);
         graphs.trimmed(0);
-        let second = graphs.need_after(7, Some(1)).unwrap();
+        let second = graphs.next_footprint(7, Some(1)).unwrap();
         assert_eq!((second.card, second.is_resident), (4, true));
-        assert_eq!(graphs.need_after(7, None), Some(first));
+        assert_eq!(graphs.next_footprint(7, None), Some(first));
         graphs.destroyed(7);
-        assert_eq!(graphs.need_after(7, None), None);
+        assert_eq!(graphs.next_footprint(7, None), None);
     }
 
     #[test]
     fn what_a_graph_keeps_counts_beside_others_until_it_is_freed() {
         let mut graphs = GraphTable::default();
         for (exec, address) in [(7, 0x1000), (8, 0x2000), (9, 0x3000)] {
-            graphs.add(exec, (0, 0), (address, MIB));
+            graphs.add(exec, 0, 0, address, MIB);
         }
         graphs.add_free(8, 0x2000);
         graphs.add_free(8, 0x3000);
@@ -255,7 +263,7 @@ mod tests {
     fn a_graph_that_frees_at_its_launches_has_what_it_left() {
         let mut graphs = GraphTable::default();
         for address in [0x1000, 0x2000] {
-            graphs.add(7, (0, 0), (address, MIB));
+            graphs.add(7, 0, 0, address, MIB);
         }
         graphs.launched(7);
         assert!(!graphs.has_all(7, 0), "it frees nothing by itself");
@@ -267,7 +275,7 @@ mod tests {
         graphs.launched(7);
         assert!(graphs.has_all(7, 0));
         graphs.destroyed(7);
-        graphs.add(7, (0, 0), (0x3000, MIB));
+        graphs.add(7, 0, 0, 0x3000, MIB);
         graphs.launched(7);
         assert!(!graphs.has_all(7, 0), "another has its handle");
     }

@@ -16,7 +16,7 @@ pub type PhysicalId = u64;
 /// How a program names physical memory.
 #[derive(Clone, Copy, Debug)]
 pub enum PhysicalName {
-    /// A handle.
+    /// A handle that `cuMemCreate` or an import returned.
     Handle(u64),
     /// An address at which it is mapped.
     At(u64),
@@ -206,7 +206,6 @@ impl VmmHandles {
         self.drop_reference(released.physical)
     }
 
-    /// Records a mapping.
     pub(crate) fn map(&mut self, address: u64, bytes: u64, handle: u64) {
         let Some(physical) = self.handles.get(handle).map(|entry| entry.physical) else {
             return;

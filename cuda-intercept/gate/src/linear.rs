@@ -78,7 +78,6 @@ impl LinearTable {
             .fold(0_u64, |cost, _| cost.saturating_add(BLOCK))
     }
 
-    /// Removes an allocation.
     pub(crate) fn take(&mut self, address: u64) -> Option<RemovedLinear> {
         let entry = self.entries.remove(address)?;
         Some(self.close(address, entry))

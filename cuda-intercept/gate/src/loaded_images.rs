@@ -10,7 +10,7 @@ use crate::contexts::ContextId;
 use crate::fallible_map::FallibleMap;
 use crate::linear::{SMALL, worst_case};
 
-/// A loaded module.
+/// A module or library that a context has loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedModule {
     /// The context that it is in.

@@ -8,7 +8,7 @@
 //! accepted as it is only if no growth began or ended on the pool meanwhile; otherwise it may only raise the charge.
 //!
 //! A thread queries all pools of the process, including one that another thread is about to destroy, and the driver
-//! need not survive a query for a destroyed pool. So a thread that queries registers first ([`PoolTable::look`]), and
+//! need not survive a query for a destroyed pool. So a thread that queries registers first ([`PoolTable::begin_settling`]), and
 //! a thread that destroys waits for the queries. `retired` describes how a pool ends.
 
 use crate::Card;
@@ -33,7 +33,7 @@ pub const fn worst_growth(bytes: u64) -> u64 {
 /// The effect of a settlement on the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolSettlement {
-    /// Nothing changed.
+    /// The reserved memory is what was charged.
     Even,
     /// This many bytes are to be uncharged.
     GiveBack(Card, u64),
@@ -114,16 +114,16 @@ impl PoolTable {
     }
 
     /// The driver is about to be queried about a pool. Returns what to pass to [`PoolTable::settle`] with the answer.
-    /// `None` if there is no such pool; then the driver must not be queried. Ends with [`PoolTable::looked`].
+    /// `None` if there is no such pool; then the driver must not be queried. Ends with [`PoolTable::end_settling`].
     #[must_use]
-    pub fn look(&mut self, pool: u64) -> Option<u64> {
+    pub fn begin_settling(&mut self, pool: u64) -> Option<u64> {
         let pool = self.by_handle.get_mut(pool)?;
         pool.lookers = pool.lookers.saturating_add(1);
         Some(pool.epoch)
     }
 
     /// The driver has answered the query.
-    pub fn looked(&mut self, pool: u64) {
+    pub fn end_settling(&mut self, pool: u64) {
         if let Some(pool) = self.by_handle.get_mut(pool) {
             pool.lookers = pool.lookers.saturating_sub(1);
         }
@@ -131,7 +131,7 @@ impl PoolTable {
 
     /// Whether the driver is being queried about a pool.
     #[must_use]
-    pub fn is_looked_at(&self, pool: u64) -> bool {
+    pub fn is_settling(&self, pool: u64) -> bool {
         self.by_handle
             .get(pool)
             .is_some_and(|pool| pool.lookers > 0)
@@ -152,14 +152,16 @@ impl PoolTable {
         let Some(card) = pool.card else {
             return PoolSettlement::Even;
         };
-        let ended = ended.filter(|growth| growth.id == pool.id);
-        let ended = ended.map_or(0, |growth| growth.bytes);
+        let ended = ended
+            .filter(|growth| growth.id == pool.id)
+            .map_or(0, |growth| growth.bytes);
         let before = pool.total();
         let current = pool.epoch == epoch;
-        pool.charged = match current {
-            true => reserved,
+        pool.charged = if current {
+            reserved
+        } else {
             // This reading may predate what the ended growth reserved.
-            false => reserved.max(pool.charged).saturating_add(ended),
+            reserved.max(pool.charged).saturating_add(ended)
         };
         pool.growing = pool.growing.saturating_sub(ended);
         if ended > 0 {
@@ -192,14 +194,15 @@ impl PoolTable {
     /// The first pool after `after` that has a charge, in an order that is stable while no pool is recorded.
     #[must_use]
     pub fn charged_after(&self, after: Option<u64>) -> Option<u64> {
-        let later = |handle: &u64| after.is_none_or(|after| *handle > after);
         let charged = self.by_handle.iter().filter(|(_, pool)| pool.charged > 0);
-        charged.map(|(handle, _)| handle).filter(later).min()
+        charged
+            .map(|(handle, _)| handle)
+            .filter(|handle| after.is_none_or(|after| *handle > after))
+            .min()
     }
 }
 
 impl PoolEntry {
-    /// The whole charge.
     const fn total(&self) -> u64 {
         self.charged.saturating_add(self.growing)
     }
@@ -229,7 +232,7 @@ mod tests {
     fn what_a_pool_did_not_grow_by_is_given_back() {
         let mut pools = pool();
         let growth = pools.begin(1, 64 * MIB);
-        let epoch = pools.look(1).unwrap_or_default();
+        let epoch = pools.begin_settling(1).unwrap_or_default();
         let settled = pools.settle(1, epoch, 32 * MIB, growth);
         assert_eq!(settled, PoolSettlement::GiveBack(0, 32 * MIB));
     }
@@ -239,7 +242,7 @@ mod tests {
         let mut pools = pool();
         let first = pools.begin(1, 32 * MIB);
         let _second = pools.begin(1, 32 * MIB);
-        let epoch = pools.look(1).unwrap_or_default();
+        let epoch = pools.begin_settling(1).unwrap_or_default();
         assert_eq!(
             pools.settle(1, epoch, 32 * MIB, first),
             PoolSettlement::Even
@@ -250,7 +253,7 @@ mod tests {
     fn a_stale_reading_gives_nothing_back() {
         let mut pools = pool();
         let first = pools.begin(1, 32 * MIB);
-        let epoch = pools.look(1).unwrap_or_default();
+        let epoch = pools.begin_settling(1).unwrap_or_default();
         let _second = pools.begin(1, 32 * MIB);
         let settled = pools.settle(1, epoch, 0, first);
         assert_eq!(settled, PoolSettlement::Even);
@@ -260,9 +263,9 @@ mod tests {
     fn a_trim_is_given_back_when_it_is_seen() {
         let mut pools = pool();
         let growth = pools.begin(1, 32 * MIB);
-        let epoch = pools.look(1).unwrap_or_default();
+        let epoch = pools.begin_settling(1).unwrap_or_default();
         let _ = pools.settle(1, epoch, 32 * MIB, growth);
-        let epoch = pools.look(1).unwrap_or_default();
+        let epoch = pools.begin_settling(1).unwrap_or_default();
         assert_eq!(pools.charged_after(None), Some(1));
         assert_eq!(
             pools.settle(1, epoch, 0, None),
@@ -274,11 +277,11 @@ mod tests {
     #[test]
     fn a_pool_is_looked_at_until_all_have_looked() {
         let mut pools = pool();
-        let _ = (pools.look(1), pools.look(1));
-        pools.looked(1);
-        assert!(pools.is_looked_at(1));
-        pools.looked(1);
-        assert!(!pools.is_looked_at(1));
-        assert_eq!(pools.look(2), None);
+        let _ = (pools.begin_settling(1), pools.begin_settling(1));
+        pools.end_settling(1);
+        assert!(pools.is_settling(1));
+        pools.end_settling(1);
+        assert!(!pools.is_settling(1));
+        assert_eq!(pools.begin_settling(2), None);
     }
 }

@@ -38,7 +38,7 @@ pub struct ProcessAllocations {
     /// Graphs that allocate.
     pub graphs: GraphTable,
     /// Frees that wait for a stream.
-    pub late: DeferredFrees,
+    pub deferred_frees: DeferredFrees,
     /// Modules and libraries.
     pub loads: LoadedImages,
     /// The limits that were set for contexts.
@@ -55,12 +55,13 @@ impl ProcessAllocations {
     pub fn open_context(
         &mut self,
         handle: u64,
-        (card, device): (Card, i32),
+        card: Card,
+        device: i32,
         reserve: u64,
         is_primary: bool,
     ) -> bool {
         self.contexts
-            .open(handle, (card, device), reserve, is_primary)
+            .open(handle, card, device, reserve, is_primary)
     }
 
     /// The device that a context is on.
@@ -93,14 +94,14 @@ impl ProcessAllocations {
     }
 
     /// Takes the turn to retain the primary context of a device. False if another thread has it, unless the caller
-    /// `is_tired` of waiting.
-    pub fn take_turn(&mut self, device: i32, thread: i32, is_tired: bool) -> bool {
-        self.contexts.take_turn(device, thread, is_tired)
+    /// `has_waited_long` of waiting.
+    pub fn begin_retain(&mut self, device: i32, thread: i32, has_waited_long: bool) -> bool {
+        self.contexts.begin_retain(device, thread, has_waited_long)
     }
 
     /// Ends a turn, unless another thread has taken it over.
-    pub fn end_turn(&mut self, device: i32, thread: i32) {
-        self.contexts.end_turn(device, thread);
+    pub fn end_retain(&mut self, device: i32, thread: i32) {
+        self.contexts.end_retain(device, thread);
     }
 
     /// The driver is about to be asked to end a context.
@@ -220,19 +221,21 @@ impl ProcessAllocations {
     /// Memory is held in a region. Returns what that drops of the earlier hold there.
     pub fn hold(
         &mut self,
-        at: (BindingHolder, BindingRegion),
+        holder: BindingHolder,
+        place: BindingRegion,
         context: Option<ContextId>,
         physical: PhysicalId,
     ) -> Option<DroppedReference> {
         self.handles.hold(physical);
-        let before = self.holds.enter(at, context, physical);
+        let before = self.holds.enter(holder, place, context, physical);
         before.map(|id| self.handles.let_go(id))
     }
 
     /// A region is dropped. Returns what that releases. Call it until there is nothing.
     pub fn let_go(
         &mut self,
-        (holder, place): (BindingHolder, BindingRegion),
+        holder: BindingHolder,
+        place: BindingRegion,
     ) -> Option<DroppedReference> {
         let taken = self.holds.take(holder, place);
         taken.map(|id| self.handles.let_go(id))
@@ -280,9 +283,9 @@ impl ProcessAllocations {
             HeldMemory::Physical(id) => self.handles.refers_to(id).then_some(None),
             HeldMemory::Linear(address) => self.linear.at(address).map(|found| Some(found.3)),
             HeldMemory::Opened(_) => Some(current.and_then(|handle| Some(self.context(handle)?.0))),
-            HeldMemory::Adrift(_) | HeldMemory::Ended => None,
+            HeldMemory::DescriptorOnly(_) | HeldMemory::Ended => None,
         };
-        context.is_some_and(|context| self.shares.enter((memory, context), key, hold))
+        context.is_some_and(|context| self.shares.enter(memory, context, key, hold))
     }
 
     /// Records the handle that the driver returned for the memory mapped at `address`.

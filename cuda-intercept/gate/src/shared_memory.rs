@@ -21,7 +21,7 @@ pub enum HeldMemory {
     /// Plain memory of another process, by the address at which it was opened.
     Opened(u64),
     /// It was released, and a descriptor keeps it.
-    Adrift(u64),
+    DescriptorOnly(u64),
     /// It ended with its context.
     Ended,
 }
@@ -45,7 +45,8 @@ impl SharedMemoryTable {
     /// Records memory under a key, with its hold in the account. False if there is no room.
     pub fn enter(
         &mut self,
-        (memory, context): (HeldMemory, Option<ContextId>),
+        memory: HeldMemory,
+        context: Option<ContextId>,
         key: u64,
         hold: Hold,
     ) -> bool {
@@ -109,7 +110,7 @@ mod tests {
         let mut shares = SharedMemoryTable::default();
         let memory = HeldMemory::Physical(7);
         for key in [1, 2] {
-            assert!(shares.enter((memory, None), key, [key, 0]));
+            assert!(shares.enter(memory, None, key, [key, 0]));
             assert!(shares.is_known(memory, key));
         }
         assert!(shares.key_of(memory).is_some());
@@ -121,8 +122,8 @@ mod tests {
     #[test]
     fn what_is_in_a_context_ends_with_it() {
         let mut shares = SharedMemoryTable::default();
-        shares.enter((HeldMemory::Linear(0x1000), Some(HERE)), 1, [1, 0]);
-        shares.enter((HeldMemory::Physical(0), None), 2, [2, 0]);
+        shares.enter(HeldMemory::Linear(0x1000), Some(HERE), 1, [1, 0]);
+        shares.enter(HeldMemory::Physical(0), None, 2, [2, 0]);
         shares.ended(HERE);
         assert_eq!(shares.take(HeldMemory::Ended), Some([1, 0]));
         assert_eq!(shares.take(HeldMemory::Ended), None);

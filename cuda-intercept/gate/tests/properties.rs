@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 
 fn allocations() -> ProcessAllocations {
     let mut allocations = ProcessAllocations::default();
-    allocations.open_context(CONTEXT, (0, 0), 0, true);
+    allocations.open_context(CONTEXT, 0, 0, 0, true);
     allocations
 }
 
@@ -201,7 +201,7 @@ proptest! {
                 }
                 2 if !grown.is_empty() => {
                     let growth = grown.swap_remove(which.index(grown.len()));
-                    let epoch = allocations.pools.look(1).unwrap_or_default();
+                    let epoch = allocations.pools.begin_settling(1).unwrap_or_default();
                     read.push((epoch, reserved, growth));
                 }
                 3 if !read.is_empty() => {
@@ -215,13 +215,13 @@ proptest! {
             prop_assert!(charged >= reserved, "{charged} charged, {reserved} reserved");
         }
         for growth in begun.into_iter().map(|(_, growth)| growth).chain(grown) {
-            let epoch = allocations.pools.look(1).unwrap_or_default();
+            let epoch = allocations.pools.begin_settling(1).unwrap_or_default();
             apply(allocations.pools.settle(1, epoch, reserved, growth), &mut charged);
         }
         for (epoch, seen, growth) in read {
             apply(allocations.pools.settle(1, epoch, seen, growth), &mut charged);
         }
-        let epoch = allocations.pools.look(1).unwrap_or_default();
+        let epoch = allocations.pools.begin_settling(1).unwrap_or_default();
         apply(allocations.pools.settle(1, epoch, reserved, None), &mut charged);
         prop_assert_eq!(charged, reserved);
     }
@@ -253,9 +253,9 @@ proptest! {
                     charged += GROWTH;
                     let growth = allocations.pools.begin(pool.handle, GROWTH);
                     pool.reserved += if fails { 0 } else { GROWTH };
-                    let epoch = allocations.pools.look(pool.handle).unwrap_or_default();
+                    let epoch = allocations.pools.begin_settling(pool.handle).unwrap_or_default();
                     let settled = allocations.pools.settle(pool.handle, epoch, pool.reserved, growth);
-                    allocations.pools.looked(pool.handle);
+                    allocations.pools.end_settling(pool.handle);
                     apply(settled, &mut charged);
                     pool.live.extend((!fails).then_some(address));
                     let made = growth.map(|growth| allocations.pools.made(growth, (!fails).then_some(address)));

@@ -44,7 +44,7 @@ impl MappedAccount {
     /// A process whose liveness lock is held counts as alive, except in an occasional full scan: a child that is
     /// forked at the moment when the lock is made keeps the lock.
     fn retire(&self, matters: impl Fn(&AccountUsage<'_>, SlotOwner) -> bool) {
-        let _kept = errno::ErrnoGuard::now();
+        let _errno = errno::ErrnoGuard::now();
         let usage = self.usage.usage();
         let own = self.slot.lock().owner;
         let mut others = usage
@@ -54,7 +54,7 @@ impl MappedAccount {
         if others.peek().is_none() {
             return;
         }
-        let is_deep = self.deep_looks.is_due();
+        let is_deep = self.deep_scans.is_due();
         let others = others.filter(|other| is_deep || matters(&usage, other.owner));
         let lifelines = if is_deep {
             self.hold_lifeline();
@@ -78,11 +78,11 @@ impl MappedAccount {
     }
 
     /// Like `retire_the_dead`, for a query, whose cost must not depend on the other processes: at most once in
-    /// [`LOOK`](throttle::LOOK) milliseconds, and whenever this process has waited for a child that ended.
+    /// [`SCAN`](throttle::LOOK) milliseconds, and whenever this process has waited for a child that ended.
     pub(crate) fn retire_the_dead_in_time(&self) {
         let children = throttle::children();
         let has_lost = self.children.load(Relaxed) != children;
-        if self.looks.is_due() || has_lost {
+        if self.scans.is_due() || has_lost {
             self.children.store(children, Relaxed);
             self.retire_the_dead();
         }
@@ -188,7 +188,7 @@ mod tests {
             let folder = tempfile::tempdir().expect("room");
             let account = account(folder.path(), limit, overhead);
             if !is_deep {
-                prop_assert!(account.deep_looks.is_due());
+                prop_assert!(account.deep_scans.is_due());
             }
             account.charge_anyway(card, Bytes::from_mib(own).0);
             let usage = account.usage.usage();

@@ -25,7 +25,7 @@ const LARGEST: u64 = i64::MAX as u64 - 1;
 pub(super) fn fresh() -> u64 {
     /// Written by: processes that need a key where the kernel gives no random bytes. Relaxed: it only counts.
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let mut random = 0_u64;
     let place = (&raw mut random).cast::<u8>();
     // SAFETY: the kernel writes as many bytes as the variable has.
@@ -40,7 +40,7 @@ pub(super) fn fresh() -> u64 {
 
 /// The inode that a descriptor is open on.
 pub(crate) fn inode_of(descriptor: i32) -> Option<Inode> {
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the buffer is a `stat`; a descriptor that is not open is an error.
     if unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } != 0 {
@@ -54,7 +54,7 @@ pub(crate) fn inode_of(descriptor: i32) -> Option<Inode> {
 /// Opens the same file again. The new descriptor can see the keys on all others of this inode. That works for
 /// devices, not for buffers.
 pub(crate) fn open_again(descriptor: i32) -> Option<i32> {
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let mut digits = [0; 10];
     let digits = decimal(u32::try_from(descriptor).ok()?, &mut digits)?;
     let name = core::str::from_utf8(digits).ok()?;
@@ -80,9 +80,8 @@ fn is_ours(probe: i32, descriptor: ExportedDescriptor) -> bool {
     inode_of(probe) == Some(descriptor.inode)
 }
 
-/// Closes a probe.
 pub(crate) fn close(descriptor: ExportedDescriptor) {
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     if let Some(probe) = descriptor.probe.filter(|probe| is_ours(*probe, descriptor)) {
         // SAFETY: it is ours, and nobody uses it any more.
         unsafe { libc::close(probe) };
@@ -102,7 +101,7 @@ fn lock_at(key: u64, kind: i32) -> Option<libc::flock> {
 
 /// Whether any other open file of the same inode has the key: its lock would conflict with a write lock.
 fn is_marked(probe: i32, key: u64) -> bool {
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let Some(mut lock) = lock_at(key, libc::F_WRLCK) else {
         return false;
     };
@@ -114,7 +113,7 @@ fn is_marked(probe: i32, key: u64) -> bool {
 
 /// Marks an open file with a key. False where that is not possible.
 pub(super) fn mark(descriptor: i32, key: u64) -> bool {
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let Some(lock) = lock_at(key, libc::F_RDLCK) else {
         return false;
     };
@@ -126,7 +125,7 @@ pub(super) fn mark(descriptor: i32, key: u64) -> bool {
 
 /// The key on an open file.
 pub(super) fn find(descriptor: i32) -> Option<u64> {
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let mut digits = [0; 10];
     let mut file = [0_u8; 32];
     let mut text = [0_u8; 2048];

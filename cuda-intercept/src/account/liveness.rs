@@ -86,7 +86,7 @@ impl Drop for DescriptorGuard {
 impl LivenessLock {
     /// Takes the lock of a number that no other process has; `None` if the system does not grant it now.
     pub(super) fn take(path: &CStr, number: u64) -> Option<Self> {
-        let _kept = errno::ErrnoGuard::now();
+        let _errno = errno::ErrnoGuard::now();
         let file = DescriptorGuard::open(path)?;
         let descriptor = i32::try_from(file.0).ok()?;
         // SAFETY: a new mapping at an address that the kernel chooses, with no access rights.
@@ -155,8 +155,9 @@ mod tests {
     fn descriptors(path: &CStr) -> usize {
         let all = std::fs::read_dir("/proc/self/fd").expect("it is mounted");
         let targets = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-        let here = |target: &std::path::PathBuf| target.as_os_str().as_bytes() == path.to_bytes();
-        targets.filter(here).count()
+        targets
+            .filter(|target| target.as_os_str().as_bytes() == path.to_bytes())
+            .count()
     }
 
     #[test]

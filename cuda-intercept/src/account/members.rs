@@ -17,7 +17,7 @@ use crate::errno;
 impl MappedAccount {
     /// Whether a process is in this account: this process itself, or one that has a record.
     pub(crate) fn has_process(&self, pid: u32) -> bool {
-        let _kept = errno::ErrnoGuard::now();
+        let _errno = errno::ErrnoGuard::now();
         // SAFETY: the call cannot fail.
         if u32::try_from(unsafe { libc::getpid() }) == Ok(pid) {
             return true;

@@ -29,8 +29,8 @@ pub(super) fn wait<T>(
 }
 
 fn take() -> bool {
-    let one_less = |left: u32| left.checked_sub(1);
-    LEFT.fetch_update(Relaxed, Relaxed, one_less).is_ok()
+    LEFT.fetch_update(Relaxed, Relaxed, |left: u32| left.checked_sub(1))
+        .is_ok()
 }
 
 fn pause() {

@@ -15,7 +15,7 @@ pub(super) fn own() -> ProcessRegistration {
     let pid = u32::try_from(pid).unwrap_or(1);
     ProcessRegistration {
         pid,
-        start_time: look(pid).map_or(0, |seen| seen.start_time),
+        start_time: read_stat(pid).map_or(0, |stat| stat.start_time),
         pid_namespace: namespace(),
     }
 }
@@ -43,9 +43,9 @@ pub(super) fn is_dead(process: ProcessRegistration, here: u64) -> bool {
     if asked != 0 && errno::get() == libc::ESRCH {
         return true;
     }
-    look(process.pid).is_some_and(|seen| {
-        let other = process.start_time != 0 && seen.start_time != process.start_time;
-        seen.is_gone || other
+    read_stat(process.pid).is_some_and(|stat| {
+        let other = process.start_time != 0 && stat.start_time != process.start_time;
+        stat.is_gone || other
     })
 }
 
@@ -55,7 +55,7 @@ struct ProcStat {
 }
 
 /// The contents of `/proc/<pid>/stat`.
-fn look(pid: u32) -> Option<ProcStat> {
+fn read_stat(pid: u32) -> Option<ProcStat> {
     let mut digits = [0; 10];
     let mut folder = [0_u8; 32];
     let mut text = [0_u8; 1024];
@@ -165,7 +165,7 @@ mod tests {
         let mut child = std::process::Command::new("true")
             .spawn()
             .expect("true runs");
-        let started = look(child.id()).expect("it is there").start_time;
+        let started = read_stat(child.id()).expect("it is there").start_time;
         let who = ProcessRegistration {
             pid: child.id(),
             start_time: started,

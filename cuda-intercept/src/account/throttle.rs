@@ -22,9 +22,9 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// By how many milliseconds a query may be behind with dead processes that nobody waited for.
-pub(super) const LOOK: u64 = 10;
+pub(super) const SCAN: u64 = 10;
 /// How many milliseconds pass between full scans.
-pub(super) const DEEP_LOOK: u64 = 1000;
+pub(super) const DEEP_SCAN: u64 = 1000;
 
 /// Work that is done at most once in so many milliseconds, by the first thread that comes.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The loader's functions that this library replaces, and the answers to lookups of them.
 //!
-//! Whoever asks the C library for its `dlsym` or `dlopen`, in this namespace or in another, gets ours. A function
+//! A caller that asks the C library for its `dlsym` or `dlopen`, in this namespace or in another, gets ours. A function
 //! that another library has put in front of the C library's is returned as it is: each of several wrappers must find
 //! the one behind it, or they would call each other in a circle.
 //!
@@ -71,7 +71,7 @@ impl InterposedFunction {
     }
 
     /// The answer to a lookup of this function itself; `None` if the real lookup function should answer.
-    pub(super) fn look_up(
+    pub(super) fn resolve(
         &self,
         name: &CStr,
         handle: *mut c_void,

@@ -82,7 +82,7 @@ fn load(library: DriverLibrary) {
     if found.load(Acquire) {
         return;
     }
-    let _kept = errno::ErrnoGuard::now();
+    let _errno = errno::ErrnoGuard::now();
     let path = elf::for_each(|object| {
         if object.is_named(library.soname()) {
             fill(library, object);

@@ -37,7 +37,7 @@ const MAP: u32 = 1;
 
 /// Records that a tile was mapped, in place of what was there before, or unmapped.
 fn move_tile(process: &ProcessState, tile: &ArrayMap, stream: Stream) {
-    let at = (BindingHolder::Array(tile.array), tile.place());
+    let (holder, place) = (BindingHolder::Array(tile.array), tile.place());
     let context = driver::context_of(stream).or_else(driver::current_context);
     let next = || {
         let mut allocations = process.allocations.lock();
@@ -45,9 +45,9 @@ fn move_tile(process: &ProcessState, tile: &ArrayMap, stream: Stream) {
         match tile.operation {
             MAP => {
                 let (id, _) = allocations.memory_of(PhysicalName::Handle(tile.handle))?;
-                allocations.hold(at, context.map(|(id, _)| id), id)
+                allocations.hold(holder, place, context.map(|(id, _)| id), id)
             }
-            _ => allocations.let_go(at),
+            _ => allocations.let_go(holder, place),
         }
     };
     while let Some(dropped) = next() {
@@ -129,7 +129,8 @@ fn bound(
     object: BindTarget,
     memory: PhysicalName,
     device: Option<Device>,
-    (offset, bytes): (usize, usize),
+    offset: usize,
+    bytes: usize,
 ) -> Status {
     let Some(process) = process::limited().filter(|_| status == SUCCESS) else {
         return status;
@@ -142,7 +143,7 @@ fn bound(
             .zip(object.holder(&mut allocations));
         found.and_then(|((id, charged), holder)| {
             let card = card.or(charged.map(|(card, _)| card));
-            allocations.hold((holder, range(card, offset, bytes)), None, id)
+            allocations.hold(holder, range(card, offset, bytes), None, id)
         })
     };
     if let Some(dropped) = dropped {
@@ -156,7 +157,8 @@ fn unbound(
     status: Status,
     object: BindTarget,
     device: Device,
-    (offset, bytes): (usize, usize),
+    offset: usize,
+    bytes: usize,
 ) -> Status {
     let Some(process) = process::limited().filter(|_| status == SUCCESS) else {
         return status;
@@ -165,8 +167,8 @@ fn unbound(
     let next = || {
         let mut allocations = process.allocations.lock();
         let holder = object.holder(&mut allocations)?;
-        let dropped = allocations.let_go((holder, range(card, offset, bytes)));
-        dropped.or_else(|| allocations.let_go((holder, range(None, offset, bytes))))
+        let dropped = allocations.let_go(holder, range(card, offset, bytes));
+        dropped.or_else(|| allocations.let_go(holder, range(None, offset, bytes)))
     };
     while let Some(dropped) = next() {
         give_back(process, dropped);
@@ -186,7 +188,7 @@ pub(crate) unsafe fn bind(
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(object, offset, handle, at, bytes, flags) };
     let (object, memory) = (BindTarget::Multicast(object), PhysicalName::Handle(handle));
-    bound(status, object, memory, None, (offset, bytes))
+    bound(status, object, memory, None, offset, bytes)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
@@ -203,7 +205,7 @@ pub(crate) unsafe fn bind_on(
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(object, device, offset, handle, at, bytes, flags) };
     let (object, memory) = (BindTarget::Multicast(object), PhysicalName::Handle(handle));
-    bound(status, object, memory, Some(device), (offset, bytes))
+    bound(status, object, memory, Some(device), offset, bytes)
 }
 
 pub(crate) unsafe fn bind_address(
@@ -217,7 +219,7 @@ pub(crate) unsafe fn bind_address(
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(object, offset, address, bytes, flags) };
     let (object, memory) = (BindTarget::Multicast(object), PhysicalName::At(address));
-    bound(status, object, memory, None, (offset, bytes))
+    bound(status, object, memory, None, offset, bytes)
 }
 
 pub(crate) unsafe fn bind_address_on(
@@ -232,7 +234,7 @@ pub(crate) unsafe fn bind_address_on(
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(object, device, offset, address, bytes, flags) };
     let (object, memory) = (BindTarget::Multicast(object), PhysicalName::At(address));
-    bound(status, object, memory, Some(device), (offset, bytes))
+    bound(status, object, memory, Some(device), offset, bytes)
 }
 
 pub(crate) unsafe fn unbind(
@@ -244,12 +246,7 @@ pub(crate) unsafe fn unbind(
 ) -> Status {
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(object, device, offset, bytes) };
-    unbound(
-        status,
-        BindTarget::Multicast(object),
-        device,
-        (offset, bytes),
-    )
+    unbound(status, BindTarget::Multicast(object), device, offset, bytes)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
@@ -266,7 +263,7 @@ pub(crate) unsafe fn bind_to_endpoint(
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(endpoint, device, offset, handle, at, bytes, flags) };
     let (object, memory) = (BindTarget::Endpoint(endpoint), PhysicalName::Handle(handle));
-    bound(status, object, memory, Some(device), (offset, bytes))
+    bound(status, object, memory, Some(device), offset, bytes)
 }
 
 pub(crate) unsafe fn bind_address_to_endpoint(
@@ -281,7 +278,7 @@ pub(crate) unsafe fn bind_address_to_endpoint(
     // SAFETY: the arguments are the caller's own.
     let status = unsafe { real(endpoint, device, offset, address, bytes, flags) };
     let (object, memory) = (BindTarget::Endpoint(endpoint), PhysicalName::At(address));
-    bound(status, object, memory, Some(device), (offset, bytes))
+    bound(status, object, memory, Some(device), offset, bytes)
 }
 
 pub(crate) unsafe fn unbind_from_endpoint(
@@ -297,7 +294,8 @@ pub(crate) unsafe fn unbind_from_endpoint(
         status,
         BindTarget::Endpoint(endpoint),
         device,
-        (offset, bytes),
+        offset,
+        bytes,
     )
 }
 

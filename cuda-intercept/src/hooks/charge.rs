@@ -34,7 +34,7 @@ impl ProcessState {
 
     /// A card's memory as the program should see it.
     pub(crate) fn view(&self, card: Card, total: u64, free: u64) -> Option<CardMemoryView> {
-        exported_descriptors::look(self);
+        exported_descriptors::uncharge_closed(self);
         Some(self.account()?.view(card, total, free))
     }
 }

@@ -25,13 +25,13 @@ type Release = unsafe extern "C" fn(Device) -> Status;
 
 /// This thread's turn to retain the primary context of a device. Other threads wait for the outcome, and hold nothing
 /// meanwhile. If the driver asks for the context again in the same thread, that thread keeps its turn.
-struct RetainTurn {
+struct RetainGuard {
     process: &'static ProcessState,
     device: Device,
     thread: i32,
 }
 
-impl RetainTurn {
+impl RetainGuard {
     fn wait(process: &'static ProcessState, device: Device) -> Self {
         /// Each turn takes some seconds. A card may need as long for its first context.
         const TURNS: u32 = 8;
@@ -39,7 +39,7 @@ impl RetainTurn {
         let thread = unsafe { libc::syscall(libc::SYS_gettid) };
         let thread = i32::try_from(thread).unwrap_or(0);
         let take = |is_tired| {
-            let is_ours = (process.allocations.lock()).take_turn(device, thread, is_tired);
+            let is_ours = (process.allocations.lock()).begin_retain(device, thread, is_tired);
             is_ours.then_some(())
         };
         if !(0..TURNS).any(|_| spin_lock::wait_for(|| take(false)).is_some()) {
@@ -53,10 +53,10 @@ impl RetainTurn {
     }
 }
 
-impl Drop for RetainTurn {
+impl Drop for RetainGuard {
     fn drop(&mut self) {
         let mut allocations = self.process.allocations.lock();
-        allocations.end_turn(self.device, self.thread);
+        allocations.end_retain(self.device, self.thread);
     }
 }
 
@@ -86,7 +86,7 @@ fn open_with(
     let Some((account, card)) = limited.filter(|_| !place.is_null()) else {
         return ask(place);
     };
-    let _turn = is_primary.then(|| RetainTurn::wait(process, device));
+    let _retain = is_primary.then(|| RetainGuard::wait(process, device));
     let is_there = is_primary
         && process.allocations.lock().primary(device).is_some()
         && driver::primary_is_active(device) == Some(true);
@@ -113,7 +113,7 @@ fn open_with(
     unsafe { place.write(context) };
     let (due, total) = {
         let mut allocations = process.allocations.lock();
-        let is_new = allocations.open_context(context as u64, (card, device), reserve, is_primary);
+        let is_new = allocations.open_context(context as u64, card, device, reserve, is_primary);
         // The driver may return a context that is charged already.
         let due = if is_new {
             reserve
@@ -211,11 +211,16 @@ pub(crate) unsafe fn create_green(
 ) -> Status {
     // SAFETY: as for `create`.
     let ask = |place| unsafe { real(place, description, device, flags) };
-    let also = |reserves: ContextReserve| match driver::primary_is_active(device) {
-        Some(false) => reserves.further,
-        Some(true) | None => 0,
-    };
-    open_with(device, false, context, also, ask)
+    open_with(
+        device,
+        false,
+        context,
+        |reserves: ContextReserve| match driver::primary_is_active(device) {
+            Some(false) => reserves.further,
+            Some(true) | None => 0,
+        },
+        ask,
+    )
 }
 
 pub(crate) unsafe fn destroy_green(real: Destroy, context: Opaque) -> Status {
@@ -231,8 +236,9 @@ pub(crate) unsafe fn destroy_green(real: Destroy, context: Opaque) -> Status {
     let Some((device, primary)) = primary else {
         return close_green();
     };
-    let has_ended = || driver::primary_is_active(device) == Some(false);
-    close(process, primary, close_green, has_ended)
+    close(process, primary, close_green, || {
+        driver::primary_is_active(device) == Some(false)
+    })
 }
 
 pub(crate) unsafe fn create_vdpau(
@@ -289,15 +295,19 @@ fn end_primary(
     let Some(handle) = handle_of(process) else {
         return ask();
     };
-    let has_ended = || driver::primary_is_active(device) == Some(false);
-    close(process, handle, ask, has_ended)
+    close(process, handle, ask, || {
+        driver::primary_is_active(device) == Some(false)
+    })
 }
 
 pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
     // SAFETY: the device is the caller's own.
     let ask = || unsafe { real(device) };
-    let known = |process: &ProcessState| process.allocations.lock().primary(device);
-    end_primary(known, device, ask)
+    end_primary(
+        |process: &ProcessState| process.allocations.lock().primary(device),
+        device,
+        ask,
+    )
 }
 
 /// The handle of a device's primary context that is about to be reset, if the context is recorded. If no context is

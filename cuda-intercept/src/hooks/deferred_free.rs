@@ -19,7 +19,7 @@ pub(super) fn settle(process: &ProcessState, settled: PoolSettlement, stream: St
             process
                 .allocations
                 .lock()
-                .late
+                .deferred_frees
                 .wait(DeferredFree { event, card, bytes });
         }
         None => process.uncharge(card, bytes),
@@ -27,14 +27,14 @@ pub(super) fn settle(process: &ProcessState, settled: PoolSettlement, stream: St
 }
 
 /// Uncharges what every stream that got there has freed. True if any of it was on this card.
-pub(super) fn look(process: &ProcessState, card: Option<Card>) -> bool {
+pub(super) fn uncharge_freed(process: &ProcessState, card: Option<Card>) -> bool {
     let (mut last, mut any) = (None, false);
     loop {
-        let next = process.allocations.lock().late.take_after(last);
+        let next = process.allocations.lock().deferred_frees.take_after(last);
         let Some(free) = next else { return any };
         last = Some(free.event);
         if driver::is_pending(free.event) {
-            process.allocations.lock().late.wait(free);
+            process.allocations.lock().deferred_frees.wait(free);
             continue;
         }
         driver::forget_event(free.event);

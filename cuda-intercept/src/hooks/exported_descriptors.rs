@@ -54,28 +54,28 @@ pub(super) fn keep(process: &ProcessState, memory: HeldMemory, charge: (Card, u6
     if !ANY.load(Relaxed) {
         return false;
     }
-    let is_adrift = {
+    let is_descriptor_only = {
         let mut allocations = process.allocations.lock();
-        let name = allocations.descriptors.set_adrift(memory, charge);
+        let name = allocations.descriptors.set_unmapped(memory, charge);
         if let Some(name) = name {
             allocations.shares.rename(memory, name);
         }
         name.is_some()
     };
-    if is_adrift {
-        look(process);
+    if is_descriptor_only {
+        uncharge_closed(process);
     }
-    is_adrift
+    is_descriptor_only
 }
 
 /// Uncharges what no descriptor keeps any more. True if there was anything.
-pub(super) fn look(process: &ProcessState) -> bool {
+pub(super) fn uncharge_closed(process: &ProcessState) -> bool {
     let (mut last, mut any) = (0, false);
     if !ANY.load(Relaxed) {
         return false;
     }
     loop {
-        let next = process.allocations.lock().descriptors.adrift_after(last);
+        let next = process.allocations.lock().descriptors.unmapped_after(last);
         let Some((number, descriptor)) = next else {
             return any;
         };

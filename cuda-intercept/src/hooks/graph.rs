@@ -53,6 +53,7 @@ fn count(process: &ProcessState, exec: u64, graph: Opaque, depth: u32) {
     for node in nodes {
         match driver::node_type(node) {
             Some(ALLOCATION) => count_one(process, exec, node),
+            // A graph that frees its own memory in each launch holds nothing between launches.
             Some(FREE) => {
                 if let Some(address) = driver::freed_by(node) {
                     process.allocations.lock().graphs.add_free(exec, address);
@@ -75,11 +76,12 @@ fn count_one(process: &ProcessState, exec: u64, node: Opaque) {
     let device = allocation.pool.location.device();
     let card = device.and_then(|device| Some((process.card_of(device)?, device)));
     if status == Some(SUCCESS)
-        && let Some(card) = card
+        && let Some((card, device)) = card
     {
         let mut allocations = process.allocations.lock();
-        let place = (allocation.address, allocation.bytes as u64);
-        allocations.graphs.add(exec, card, place);
+        let (address, bytes) = (allocation.address, allocation.bytes as u64);
+        // The graph reserves the memory at its first launch. It is charged then, and not here.
+        allocations.graphs.add(exec, card, device, address, bytes);
         ANY.store(true, Relaxed);
     }
 }
@@ -210,7 +212,7 @@ pub(crate) unsafe fn instantiate_with_parameters(
 
 /// The charge for one launch on one card.
 struct GraphLaunchCharge {
-    need: GraphFootprint,
+    footprint: GraphFootprint,
     growth: Option<PoolGrowth>,
     flight: Option<u64>,
 }
@@ -243,47 +245,51 @@ fn in_flight(process: &ProcessState, own: GraphLaunch) -> u64 {
 /// graphs on the card the pool does not grow.
 fn again(
     process: &ProcessState,
-    need: GraphFootprint,
+    footprint: GraphFootprint,
     exec: u64,
     stream: Stream,
 ) -> (u64, Option<u64>) {
     let flight = GraphLaunch {
         exec,
         stream: stream as u64,
-        card: need.card,
-        bytes: need.bytes,
+        card: footprint.card,
+        bytes: footprint.bytes,
     };
     let number = {
         let mut allocations = process.allocations.lock();
-        if !allocations.graphs.has_others(exec, need.card) {
+        if !allocations.graphs.has_others(exec, footprint.card) {
             return (0, None);
         }
         allocations.graphs.flights.begin(flight)
     };
     let beside = in_flight(process, flight);
     let allocations = process.allocations.lock();
-    let live = allocations.graphs.live_beside(exec, need.card);
-    let all = need.bytes.saturating_add(beside).saturating_add(live);
-    let beyond = all.saturating_sub(allocations.pools.reserved(graph_pool(need.device)));
-    (worst_growth(beyond).min(need.growth), Some(number))
+    let live = allocations.graphs.live_beside(exec, footprint.card);
+    let all = footprint.bytes.saturating_add(beside).saturating_add(live);
+    let beyond = all.saturating_sub(allocations.pools.reserved(graph_pool(footprint.device)));
+    (worst_growth(beyond).min(footprint.growth), Some(number))
 }
 
 impl GraphLaunchCharge {
     /// Charges for the growth of the pool, if growth is expected.
     fn charge(
         process: &ProcessState,
-        need: GraphFootprint,
+        footprint: GraphFootprint,
         exec: u64,
         stream: Stream,
     ) -> Option<Self> {
-        let (more, flight) = again(process, need, exec, stream);
-        let has_all = process.allocations.lock().graphs.has_all(exec, need.card);
-        let growth = if need.is_resident || has_all {
+        let (more, flight) = again(process, footprint, exec, stream);
+        let has_all = process
+            .allocations
+            .lock()
+            .graphs
+            .has_all(exec, footprint.card);
+        let growth = if footprint.is_resident || has_all {
             more
         } else {
-            need.growth
+            footprint.growth
         };
-        if growth > 0 && !process.charge(need.card, growth) {
+        if growth > 0 && !process.charge(footprint.card, growth) {
             if let Some(number) = flight {
                 process
                     .allocations
@@ -294,15 +300,15 @@ impl GraphLaunchCharge {
             }
             return None;
         }
-        let pool = graph_pool(need.device);
+        let pool = graph_pool(footprint.device);
         let mut allocations = process.allocations.lock();
-        allocations.pools.enter(pool, Some(need.card));
+        allocations.pools.enter(pool, Some(footprint.card));
         let growth = match growth {
             0 => None,
             bytes => allocations.pools.begin(pool, bytes),
         };
         Some(Self {
-            need,
+            footprint,
             growth,
             flight,
         })
@@ -324,7 +330,7 @@ impl GraphLaunchCharge {
                 driver::forget_event(useless);
             }
         }
-        pool_settlement::settle(process, graph_pool(self.need.device), self.growth);
+        pool_settlement::settle(process, graph_pool(self.footprint.device), self.growth);
         if let Some(growth) = self.growth {
             let settled = process.allocations.lock().pools.made(growth, None);
             process.settle(settled);
@@ -340,12 +346,18 @@ fn launch_after(
     after: Option<Card>,
     ask: &dyn Fn() -> Status,
 ) -> Status {
-    let need = process.allocations.lock().graphs.need_after(exec, after);
-    let Some(need) = need else { return ask() };
-    let Some(begun) = GraphLaunchCharge::charge(process, need, exec, stream) else {
+    let footprint = process
+        .allocations
+        .lock()
+        .graphs
+        .next_footprint(exec, after);
+    let Some(footprint) = footprint else {
+        return ask();
+    };
+    let Some(begun) = GraphLaunchCharge::charge(process, footprint, exec, stream) else {
         return OUT_OF_MEMORY;
     };
-    let status = launch_after(process, exec, stream, Some(need.card), ask);
+    let status = launch_after(process, exec, stream, Some(footprint.card), ask);
     begun.end(process, stream);
     status
 }

@@ -31,7 +31,8 @@ struct NewAllocation<T> {
 
 /// Charges `bytes`, calls `ask`, and records the allocation. `Err` is the status for the program.
 fn take<T>(
-    (site, api): (ChargeTarget, ApiFamily),
+    site: ChargeTarget,
+    api: ApiFamily,
     bytes: u64,
     ask: impl FnOnce() -> Result<NewAllocation<T>, Status>,
 ) -> Result<T, Status> {
@@ -119,7 +120,7 @@ unsafe fn allocate<A: Copy + Default + Into<u64>>(
         ChargeScope::Closed => return OUT_OF_MEMORY,
         ChargeScope::Charged(_) | ChargeScope::Free => return ask(address),
     };
-    let taken = take((site, api), bytes, || {
+    let taken = take(site, api, bytes, || {
         let mut given = A::default();
         match ask(&raw mut given) {
             SUCCESS => Ok(NewAllocation {
@@ -178,8 +179,10 @@ fn estimate(width: u64, height: u64) -> u64 {
 /// # Safety
 /// `address` and `pitch` must be what the caller passed, and `ask` must write both if it reports success.
 unsafe fn allocate_rows<A: Copy + Default + Into<u64>, P: Copy + Default>(
-    (address, pitch): (*mut A, *mut P),
-    (width, height): (u64, u64),
+    address: *mut A,
+    pitch: *mut P,
+    width: u64,
+    height: u64,
     bytes_of: impl Fn(P) -> u64,
     ask: impl Fn(*mut A, *mut P) -> Status,
 ) -> Status {
@@ -189,7 +192,7 @@ unsafe fn allocate_rows<A: Copy + Default + Into<u64>, P: Copy + Default>(
         ChargeScope::Closed => return OUT_OF_MEMORY,
         ChargeScope::Charged(_) | ChargeScope::Free => return ask(address, pitch),
     };
-    let taken = take((site, ApiFamily::Alloc), estimate(width, height), || {
+    let taken = take(site, ApiFamily::Alloc, estimate(width, height), || {
         let (mut given, mut row) = (A::default(), P::default());
         match ask(&raw mut given, &raw mut row) {
             SUCCESS => Ok(NewAllocation {
@@ -222,9 +225,9 @@ pub(crate) unsafe fn alloc_pitch(
 ) -> Status {
     // SAFETY: the sizes are the caller's, the places the caller's or local variables.
     let ask = |address, pitch| unsafe { real(address, pitch, width, height, element) };
-    let sides = (width as u64, height as u64);
+    let (width, height) = (width as u64, height as u64);
     // SAFETY: the driver writes both when it succeeds.
-    unsafe { allocate_rows((address, pitch), sides, |row| row as u64, ask) }
+    unsafe { allocate_rows(address, pitch, width, height, |row| row as u64, ask) }
 }
 
 pub(crate) unsafe fn alloc_pitch_v1(
@@ -237,9 +240,9 @@ pub(crate) unsafe fn alloc_pitch_v1(
 ) -> Status {
     // SAFETY: as for `alloc_pitch`.
     let ask = |address, pitch| unsafe { real(address, pitch, width, height, element) };
-    let sides = (u64::from(width), u64::from(height));
+    let (width, height) = (u64::from(width), u64::from(height));
     // SAFETY: as for `alloc_pitch`.
-    unsafe { allocate_rows((address, pitch), sides, u64::from, ask) }
+    unsafe { allocate_rows(address, pitch, width, height, u64::from, ask) }
 }
 
 pub(crate) unsafe fn free(real: Free, address: DevicePointer) -> Status {

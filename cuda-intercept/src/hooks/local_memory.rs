@@ -21,7 +21,7 @@ use super::context_limit::{self, STACK};
 enum LocalMemoryCheck {
     /// There is room for the threads, after this charge if one was needed. The flag says whether that also holds for
     /// later launches of the function.
-    Room(Option<LocalMemoryCharge>, bool),
+    Reserved(Option<LocalMemoryCharge>, bool),
     /// There is no room.
     Full,
 }
@@ -67,33 +67,34 @@ impl LaunchContext {
     }
 
     /// The local memory that each thread needs.
-    fn need(self, function: Opaque, is_kernel: bool) -> Option<u64> {
+    fn needed_bytes(self, function: Opaque, is_kernel: bool) -> Option<u64> {
         let device = is_kernel.then_some(self.device);
         driver::local_bytes(function, device).map(thread_bytes)
     }
 
     /// Charges for threads that need more than the context's area has. If other threads are doing the same, waits for
     /// them, because their charge may be enough.
-    fn grow(self, now: u64, need: u64, unit: u64) -> Result<Option<LocalMemoryCharge>, ()> {
+    fn grow(self, now: u64, needed_bytes: u64, unit: u64) -> Result<Option<LocalMemoryCharge>, ()> {
         const TURNS: u32 = 8;
         let Self {
             process, key, card, ..
         } = self;
         for _ in 0..TURNS {
-            let room = process
+            let charge = process
                 .allocations
                 .lock()
                 .settings
-                .launch(key, now, need, unit);
-            let LocalMemoryFit::Short(more) = room else {
+                .launch(key, now, needed_bytes, unit);
+            let LocalMemoryFit::Short(more) = charge else {
                 return Ok(None);
             };
             if more == 0 || process.charge(card, more) {
-                let (grown, spare) = process
-                    .allocations
-                    .lock()
-                    .settings
-                    .grown(key, need, unit, more);
+                let (grown, spare) =
+                    process
+                        .allocations
+                        .lock()
+                        .settings
+                        .grown(key, needed_bytes, unit, more);
                 process.uncharge(card, spare);
                 return Ok(Some(LocalMemoryCharge {
                     process,
@@ -119,7 +120,7 @@ fn find(
     context: impl FnOnce() -> Option<Context>,
     is_captured: impl Fn() -> bool,
 ) -> LocalMemoryCheck {
-    let nothing = |lasts| LocalMemoryCheck::Room(None, lasts);
+    let nothing = |lasts| LocalMemoryCheck::Reserved(None, lasts);
     let Some(site) = LaunchContext::of(context) else {
         return nothing(false);
     };
@@ -129,11 +130,11 @@ fn find(
         (is_kernel, allocations.settings.included(site.key))
     };
     let stands = included.or_else(|| driver::limit(STACK));
-    let Some((now, need)) = stands.zip(site.need(function, is_kernel)) else {
+    let Some((now, needed_bytes)) = stands.zip(site.needed_bytes(function, is_kernel)) else {
         return nothing(false);
     };
     // This much is part of every context.
-    if need <= now {
+    if needed_bytes <= now {
         return nothing(true);
     }
     if is_captured() {
@@ -142,8 +143,8 @@ fn find(
     let Some(unit) = context_limit::unit(STACK, site.device) else {
         return nothing(false);
     };
-    match site.grow(now, need, unit) {
-        Ok(growth) => LocalMemoryCheck::Room(growth, !is_kernel),
+    match site.grow(now, needed_bytes, unit) {
+        Ok(growth) => LocalMemoryCheck::Reserved(growth, !is_kernel),
         Err(()) => LocalMemoryCheck::Full,
     }
 }
@@ -154,17 +155,18 @@ pub(super) fn after(function: Opaque, stream: Stream, ask: impl Fn() -> Status) 
     if launch_cache::has(function as usize) {
         ask()
     } else {
-        after_room(function, stream, &ask)
+        with_local_memory(function, stream, &ask)
     }
 }
 
 #[cold]
 #[inline(never)]
-fn after_room(function: Opaque, stream: Stream, ask: &dyn Fn() -> Status) -> Status {
-    let context = || driver::context_of(stream);
-    let LocalMemoryCheck::Room(growth, lasts) =
-        find(function, context, || driver::is_capturing(stream))
-    else {
+fn with_local_memory(function: Opaque, stream: Stream, ask: &dyn Fn() -> Status) -> Status {
+    let LocalMemoryCheck::Reserved(growth, lasts) = find(
+        function,
+        || driver::context_of(stream),
+        || driver::is_capturing(stream),
+    ) else {
         return OUT_OF_MEMORY;
     };
     let status = ask();
@@ -178,7 +180,7 @@ fn after_room(function: Opaque, stream: Stream, ask: &dyn Fn() -> Status) -> Sta
             let freed = process.allocations.lock().settings.failed(grown);
             process.uncharge(card, freed);
         }
-        Some(_) | None if lasts => launch_cache::note(function as usize),
+        Some(_) | None if lasts => launch_cache::remember(function as usize),
         Some(_) | None => {}
     }
     status
@@ -200,9 +202,9 @@ pub(super) fn fits_function(function: Opaque, context: Option<Context>) -> bool 
         return true;
     }
     match find(function, || context, || false) {
-        LocalMemoryCheck::Room(_, lasts) => {
+        LocalMemoryCheck::Reserved(_, lasts) => {
             if lasts {
-                launch_cache::note(function as usize);
+                launch_cache::remember(function as usize);
             }
             true
         }

@@ -46,7 +46,7 @@ fn cost(image: Option<ImageFootprint>) -> u64 {
 }
 
 /// Charges an image to a context, if it fits.
-fn put(process: &ProcessState, (context, card): (ContextId, Card), bytes: u64) -> bool {
+fn put(process: &ProcessState, context: ContextId, card: Card, bytes: u64) -> bool {
     if process.allocations.lock().loads.fill(context, bytes) {
         return true;
     }
@@ -77,7 +77,7 @@ fn open(module: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) ->
         ChargeScope::Charged(_) | ChargeScope::Free => return ask(module),
     };
     let (process, context) = (site.process, site.context);
-    if !put(process, (context, site.card), bytes) {
+    if !put(process, context, site.card, bytes) {
         return OUT_OF_MEMORY;
     }
     let mut loaded: Opaque = core::ptr::null_mut();
@@ -160,14 +160,16 @@ fn put_into_all(process: &ProcessState, bytes: u64) -> bool {
     let mut before = None;
     loop {
         let next = process.allocations.lock().context_after(before);
-        let Some(next) = next else { return true };
-        if !put(process, next, bytes) {
+        let Some((context, card)) = next else {
+            return true;
+        };
+        if !put(process, context, card, bytes) {
             if before.is_some() {
                 take_out_of_all(process, before, bytes);
             }
             return false;
         }
-        before = Some(next.0);
+        before = Some(context);
     }
 }
 

@@ -39,7 +39,8 @@ type Synchronize = unsafe extern "C" fn(Context) -> Status;
 /// Allocates from `pool`, which is on a card of the account.
 fn allocate(
     process: &ProcessState,
-    (pool, card): (u64, Card),
+    pool: u64,
+    card: Card,
     bytes: usize,
     address: *mut DevicePointer,
     ask: impl Fn(*mut DevicePointer) -> Status,
@@ -122,7 +123,7 @@ pub(crate) unsafe fn alloc_async(
         return ask(address);
     }
     match pool_of(process, stream) {
-        Some(pool) => allocate(process, pool, bytes, address, ask),
+        Some((pool, card)) => allocate(process, pool, card, bytes, address, ask),
         None => ask(address),
     }
 }
@@ -156,7 +157,7 @@ pub(crate) unsafe fn alloc_from_pool(
         card.filter(|_| driver::pool_reserved(pool as u64) != PoolReading::NoPool)
     });
     match card {
-        Some(card) => allocate(process, (pool as u64, card), bytes, address, ask),
+        Some(card) => allocate(process, pool as u64, card, bytes, address, ask),
         None => ask(address),
     }
 }
@@ -244,7 +245,7 @@ pub(crate) unsafe fn destroy(real: Destroy, pool: Pool) -> Status {
     settle(process, pool as u64, None);
     let begun = spin_lock::wait_for(|| {
         let mut allocations = process.allocations.lock();
-        let is_free = !allocations.pools.is_looked_at(pool as u64);
+        let is_free = !allocations.pools.is_settling(pool as u64);
         is_free.then(|| allocations.pools.begin_destroy(pool as u64))
     });
     // A thread that still reads after all that time was cancelled while it read.

@@ -12,13 +12,13 @@ use super::{deferred_free, exported_descriptors};
 
 /// Reads how much a pool reserves and settles its charge. `ended` is a growth step that is over.
 pub(super) fn settle(process: &ProcessState, pool: u64, ended: Option<PoolGrowth>) {
-    let Some(epoch) = process.allocations.lock().pools.look(pool) else {
+    let Some(epoch) = process.allocations.lock().pools.begin_settling(pool) else {
         return;
     };
     let read = driver::pool_reserved(pool);
     let settled = {
         let mut allocations = process.allocations.lock();
-        allocations.pools.looked(pool);
+        allocations.pools.end_settling(pool);
         match read {
             PoolReading::Reserves(reserved) => {
                 allocations.pools.settle(pool, epoch, reserved, ended)
@@ -47,22 +47,30 @@ fn each_charged(process: &ProcessState, act: impl Fn(u64)) {
 /// Settles all pools of this process.
 pub(super) fn settle_all() {
     if let Some(process) = process::current() {
-        deferred_free::look(process, None);
-        exported_descriptors::look(process);
+        deferred_free::uncharge_freed(process, None);
+        exported_descriptors::uncharge_closed(process);
         each_charged(process, |pool| settle(process, pool, None));
     }
 }
 
 /// Trims the pools on a card. True if anything was given back.
 pub(super) fn trim_all(process: &ProcessState, card: Card) -> bool {
-    let is_late = deferred_free::look(process, Some(card)) | exported_descriptors::look(process);
+    let has_uncharged = deferred_free::uncharge_freed(process, Some(card))
+        | exported_descriptors::uncharge_closed(process);
     let before = process.allocations.lock().pools.charged_on(card);
     each_charged(process, |pool| {
         let is_here = process.allocations.lock().pools.card(pool) == Some(Some(card));
-        if is_here && process.allocations.lock().pools.look(pool).is_some() {
+        if is_here
+            && process
+                .allocations
+                .lock()
+                .pools
+                .begin_settling(pool)
+                .is_some()
+        {
             driver::trim(pool);
             let mut allocations = process.allocations.lock();
-            allocations.pools.looked(pool);
+            allocations.pools.end_settling(pool);
             if let Some(device) = device_of_graphs(pool) {
                 allocations.graphs.trimmed(device);
             }
@@ -70,5 +78,5 @@ pub(super) fn trim_all(process: &ProcessState, card: Card) -> bool {
             settle(process, pool, None);
         }
     });
-    is_late || process.allocations.lock().pools.charged_on(card) < before
+    has_uncharged || process.allocations.lock().pools.charged_on(card) < before
 }

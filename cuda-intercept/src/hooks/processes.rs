@@ -27,7 +27,7 @@ type Stats = unsafe extern "C" fn(NvmlDevice, u32, Opaque) -> Status;
 type StatsV2 = unsafe extern "C" fn(NvmlDevice, Opaque) -> Status;
 
 /// The buffer's first number of entries, and how much it grows if the list grew meanwhile.
-const ROOM: u32 = 64;
+const MOST_PROCESSES: u32 = 64;
 const MORE_ROOM: u32 = 16;
 /// How often the driver is asked while the list keeps growing.
 const TURNS: u32 = 8;
@@ -109,24 +109,24 @@ impl ProcessList {
         entries: EntryLayout,
         ask: &dyn Fn(&mut u32, Opaque) -> Status,
     ) -> Result<Self, ProcessListError> {
-        let mut room = ROOM;
+        let mut capacity = MOST_PROCESSES;
         for _ in 0..TURNS {
-            let bytes = (room as usize).saturating_mul(entries.or_bytes);
+            let bytes = (capacity as usize).saturating_mul(entries.or_bytes);
             let mut words = Vec::new();
             let needed = bytes.div_ceil(size_of::<u64>());
             if words.try_reserve_exact(needed).is_err() {
                 return Err(ProcessListError::with(NVML_MEMORY));
             }
             words.resize(needed, UNTOUCHED);
-            let mut count = room;
+            let mut count = capacity;
             match ask(&mut count, words.as_mut_ptr().cast()) {
                 SUCCESS => {
-                    let count = count.min(room) as usize;
+                    let count = count.min(capacity) as usize;
                     return Ok(Self::of(entries, words, count));
                 }
-                NVML_INSUFFICIENT_SIZE => room = count.max(room).saturating_add(MORE_ROOM),
+                NVML_INSUFFICIENT_SIZE => capacity = count.max(capacity).saturating_add(MORE_ROOM),
                 status => {
-                    let count = (count != room).then_some(count);
+                    let count = (count != capacity).then_some(count);
                     return Err(ProcessListError { status, count });
                 }
             }
@@ -153,19 +153,19 @@ impl ProcessList {
     /// Keeps the entries with a wanted pid, in order.
     fn keep(&mut self, pid_at: usize, is_wanted: impl Fn(u32) -> bool) {
         let start: *mut u8 = self.words.as_mut_ptr().cast();
-        let mut kept = 0_usize;
+        let mut own_processes = 0_usize;
         for place in 0..self.count {
             let entry = start.wrapping_add(place.saturating_mul(self.bytes));
             let pid: *const u32 = entry.wrapping_add(pid_at).cast();
             // SAFETY: the driver wrote `count` entries of this length into the buffer, each with a pid there.
             if is_wanted(unsafe { pid.read_unaligned() }) {
-                let to = start.wrapping_add(kept.saturating_mul(self.bytes));
+                let to = start.wrapping_add(own_processes.saturating_mul(self.bytes));
                 // SAFETY: both lie in the buffer, and the target is not after the source.
                 unsafe { core::ptr::copy(entry, to, self.bytes) };
-                kept = kept.saturating_add(1);
+                own_processes = own_processes.saturating_add(1);
             }
         }
-        self.count = kept;
+        self.count = own_processes;
     }
 }
 
@@ -177,14 +177,15 @@ impl ProcessList {
 unsafe fn show(
     process: &ProcessState,
     entries: EntryLayout,
-    (count, list): (*mut u32, Opaque),
+    count: *mut u32,
+    list: Opaque,
     ask: &dyn Fn(&mut u32, Opaque) -> Status,
 ) -> Status {
     // SAFETY: the caller passes a number, as to the driver; the callers of this function have checked for null.
-    let room = unsafe { count.read() };
+    let capacity = unsafe { count.read() };
     let mut asks_for_size = false;
     let all = if list.is_null() {
-        let mut number = room;
+        let mut number = capacity;
         match ask(&mut number, list) {
             SUCCESS => ProcessList::read(entries, ask),
             NVML_INSUFFICIENT_SIZE => {
@@ -218,7 +219,7 @@ unsafe fn show(
     unsafe { count.write(number) };
     match number {
         0 => return entries.when_none,
-        number if number > room || asks_for_size => return NVML_INSUFFICIENT_SIZE,
+        number if number > capacity || asks_for_size => return NVML_INSUFFICIENT_SIZE,
         _ if list.is_null() => return SUCCESS,
         _ => {}
     }
@@ -260,7 +261,7 @@ unsafe fn list(
     match limited().filter(|_| !count.is_null()) {
         // SAFETY: they are the caller's own.
         Some(process) => unsafe {
-            show(process, entries, (count, list), &|count, list| {
+            show(process, entries, count, list, &|count, list| {
                 ask(count, list)
             })
         },
@@ -321,7 +322,7 @@ pub(crate) unsafe fn utilization(
         Some(process) => {
             let ask = |count: &mut u32, samples| ask(count, samples);
             // SAFETY: they are the caller's own.
-            unsafe { show(process, SAMPLES, (count, samples), &ask) }
+            unsafe { show(process, SAMPLES, count, samples, &ask) }
         }
         None => ask(count, samples),
     }
@@ -356,7 +357,7 @@ unsafe fn in_structure<T: Copy>(
     };
     let (count, place) = parts(asked);
     // SAFETY: they are the caller's own.
-    unsafe { show(process, entries, (count, *place), &ask) }
+    unsafe { show(process, entries, count, *place, &ask) }
 }
 
 pub(crate) unsafe fn details(
@@ -404,8 +405,7 @@ pub(crate) unsafe fn stats(real: Stats, device: NvmlDevice, pid: u32, stats: Opa
 pub(crate) unsafe fn stats_v2(real: StatsV2, device: NvmlDevice, stats: Opaque) -> Status {
     // SAFETY: the caller passes null or a structure that begins with a pid, as to the driver.
     let pid = unsafe { stats.cast::<u32>().as_ref() }.copied();
-    let is_hidden = |pid: &u32| limited().is_some_and(|process| !has(process, *pid));
-    let Some(pid) = pid.filter(is_hidden) else {
+    let Some(pid) = pid.filter(|pid| limited().is_some_and(|process| !has(process, *pid))) else {
         // SAFETY: the arguments are the caller's own.
         return unsafe { real(device, stats) };
     };

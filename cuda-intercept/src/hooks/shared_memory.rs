@@ -43,7 +43,8 @@ fn offer(
     account: &MappedAccount,
     memory: HeldMemory,
     key: u64,
-    (card, bytes): (Card, u64),
+    card: Card,
+    bytes: u64,
 ) {
     let is_known = process.allocations.lock().shares.is_known(memory, key);
     if !is_known && let Some(hold) = account.offer(card, key, bytes) {
@@ -81,14 +82,14 @@ pub(crate) unsafe fn export(
     };
     // SAFETY: the driver wrote what a handle of this kind is.
     let key = unsafe { key_for(shared, kind, known, charged.is_some()) };
-    if let Some((key, charged)) = key.zip(charged) {
+    if let Some((key, (card, bytes))) = key.zip(charged) {
         if kind == DESCRIPTOR
             // SAFETY: the driver wrote a descriptor.
             && let Some(descriptor) = unsafe { shared.cast::<i32>().as_ref() }
         {
             exported_descriptors::enter(process, HeldMemory::Physical(id), *descriptor, key);
         }
-        offer(process, account, HeldMemory::Physical(id), key, charged);
+        offer(process, account, HeldMemory::Physical(id), key, card, bytes);
     }
     status
 }
@@ -195,8 +196,8 @@ pub(crate) unsafe fn get_handle(
         let found = process.allocations.lock().allocation_at(address);
         if let Some((start, size, card, _)) = found {
             let memory = HeldMemory::Linear(start);
-            let charged = (card, worst_case(size));
-            offer(process, account, memory, digest(bytes), charged);
+            let charged = worst_case(size);
+            offer(process, account, memory, digest(bytes), card, charged);
         }
     }
     status

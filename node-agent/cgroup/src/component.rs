@@ -26,12 +26,10 @@ pub(crate) enum ParentCgroup {
     Outside,
 }
 
-/// A parsed component.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CgroupComponent {
     /// A login session. Its owner can choose the names below it.
     Session,
-    /// A pod's cgroup.
     Pod(PodUid),
     /// A pod's slice and its container in one name. A runtime with the cgroupfs driver makes that of a path in
     /// systemd's notation.
@@ -72,8 +70,12 @@ pub(crate) fn is_monitor(component: &str) -> bool {
 /// The container of a cgroup below a pod.
 pub(crate) fn container(component: &str) -> Option<ContainerId> {
     let name = component.strip_suffix(".scope").unwrap_or(component);
-    let after = |prefix: &&str| name.strip_prefix(*prefix);
-    ContainerId::read(RUNTIMES.iter().find_map(after).unwrap_or(name))
+    ContainerId::read(
+        RUNTIMES
+            .iter()
+            .find_map(|prefix| name.strip_prefix(*prefix))
+            .unwrap_or(name),
+    )
 }
 
 fn is_user_manager(component: &str) -> bool {
@@ -89,8 +91,10 @@ fn pod_group(above: ParentCgroup, component: &str) -> Option<PodUid> {
 fn pod_slice(component: &str) -> Option<PodUid> {
     let name = component.strip_suffix(".slice")?;
     let (parents, uid) = name.rsplit_once("-pod")?;
-    let class = |class: &&str| parents.strip_suffix(*class)?.strip_suffix('-');
-    let pods = CLASSES.iter().find_map(class).unwrap_or(parents);
+    let pods = CLASSES
+        .iter()
+        .find_map(|class| parents.strip_suffix(*class)?.strip_suffix('-'))
+        .unwrap_or(parents);
     let is_kubelets = pods == "kubepods" || pods.ends_with("-kubepods");
     is_kubelets.then(|| PodUid::read(uid))?
 }

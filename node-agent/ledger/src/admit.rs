@@ -84,12 +84,11 @@ impl Ledger {
         let mut effects = Vec::new();
         if !changed.is_empty() {
             effects.push(LedgerEffect::Save);
-            let set = |ask: CardRequest| LedgerEffect::SetLimit {
+            effects.extend(changed.into_iter().map(|ask| LedgerEffect::SetLimit {
                 id: id.clone(),
                 card: ask.card,
                 limit: ask.bytes,
-            };
-            effects.extend(changed.into_iter().map(set));
+            }));
             effects.push(self.notice(NoticeKind::Resized, id));
         }
         effects.push(LedgerEffect::Answer(Ok(id.clone())));
@@ -112,11 +111,13 @@ impl Ledger {
             return Err(AllocationRefusal::Whole(id.clone()));
         }
         for ask in asks {
-            let not_granted = || AllocationRefusal::NotGranted {
-                id: id.clone(),
-                card: ask.card,
-            };
-            let grant = allocation.grant(ask.card).ok_or_else(not_granted)?;
+            let grant =
+                allocation
+                    .grant(ask.card)
+                    .ok_or_else(|| AllocationRefusal::NotGranted {
+                        id: id.clone(),
+                        card: ask.card,
+                    })?;
             if ask.bytes > grant.limit {
                 self.judge(*ask, Some(id))?;
             }

@@ -25,7 +25,7 @@ pub enum AllocationPhase {
         /// When the reservation expires unless it is committed.
         expires: EpochMillis,
     },
-    /// Committed.
+    /// Committed to a process or a pod.
     Allocated(AllocationOwner),
     /// Released, or its owner is gone. It holds its memory until its last process ends.
     Draining,
@@ -100,7 +100,7 @@ impl CardGrant {
     }
 }
 
-/// An accepted placement.
+/// An accepted placement, from its reservation until its last process has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// Its id inside the agent.

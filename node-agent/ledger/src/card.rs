@@ -9,7 +9,7 @@ use crate::fault::{CardWithdrawal, XidSeverity};
 /// Whether a card can be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It works.
+    /// The card answers and takes allocations.
     Healthy,
     /// It answers, but must not be allocated.
     Unhealthy,
@@ -23,7 +23,7 @@ pub enum Health {
 /// as unexplained memory in one sample. Only memory that stays unexplained is real.
 const UNTOLD_SAMPLES: usize = 4;
 
-/// One card.
+/// A card of the node, with its capacity and its health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerCard {
     /// Its capacity.

@@ -13,7 +13,7 @@ use crate::sample::NodeSample;
 /// What happens to a process that exceeds or bypasses its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OffenderPolicy {
-    /// It is reported.
+    /// The agent reports the offence and does nothing else.
     #[default]
     Observe,
     /// It is reported and killed.
@@ -35,33 +35,27 @@ pub struct PlacementProposal {
     pub ttl: Duration,
 }
 
-/// Something that happened.
+/// An input of the ledger: a request, a sample, or a change of the machine.
+#[expect(missing_docs, reason = "the types of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LedgerEvent {
     /// A card exists. A repeated event updates its capacity.
     CardFound {
-        /// The card.
         card: CardUuid,
-        /// Its capacity.
         capacity: CardCapacity,
     },
     /// A card's health changed.
     CardHealth {
-        /// The card.
         card: CardUuid,
-        /// Its new health.
         health: Health,
     },
     /// A card reported an XID.
     CardFault {
-        /// The card.
         card: CardUuid,
-        /// The XID.
         xid: u64,
     },
     /// The driver was asked whether a card needs a recovery.
     CardChecked {
-        /// The card.
         card: CardUuid,
         /// Whether it needs one.
         needs_recovery: bool,
@@ -72,61 +66,49 @@ pub enum LedgerEvent {
     Allocate(PlacementProposal),
     /// A reserved allocation got its owner.
     Commit {
-        /// The allocation.
         id: AllocationId,
-        /// Its owner.
         owner: AllocationOwner,
     },
     /// The cards of an allocation are given whole: nothing in its containers keeps a limit.
     GivenWhole {
-        /// The allocation.
         id: AllocationId,
     },
     /// Another device plugin gave cards to a pod. The ledger records it even if the cards are not free.
     TakenWhole {
-        /// The pod's UID.
         pod: String,
         /// The pod's name for people.
         name: String,
-        /// The cards.
         cards: Vec<CardUuid>,
     },
     /// An allocation is given back.
     Release {
-        /// The allocation.
         id: AllocationId,
     },
     /// A client asks to change the limits of an allocation.
     Resize {
-        /// The allocation.
         id: AllocationId,
-        /// The new limits.
         asks: Vec<CardRequest>,
     },
     /// The owner of an allocation has ended.
     OwnerGone {
-        /// The allocation.
         id: AllocationId,
     },
     /// A process of an allocation has ended. The driver has freed its memory, so its overhead ends, too.
     ProcessGone {
-        /// The allocation.
         id: AllocationId,
-        /// The process.
         process: ProcessId,
     },
     /// The last process of an allocation has ended.
     Emptied {
-        /// The allocation.
         id: AllocationId,
     },
     /// The cards and accounts were sampled.
     Sampled(NodeSample),
-    /// Time passed.
     Tick,
 }
 
 /// What the agent must do, in this order.
+#[expect(missing_docs, reason = "the types of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LedgerEffect {
     /// Create the account with its limits.
@@ -135,25 +117,18 @@ pub enum LedgerEffect {
     SetLimit {
         /// The allocation that owns the account.
         id: AllocationId,
-        /// The card.
         card: CardUuid,
-        /// The new limit.
         limit: Bytes,
     },
     /// Write one overhead into the account.
     SetOverhead {
         /// The allocation that owns the account.
         id: AllocationId,
-        /// The card.
         card: CardUuid,
-        /// The new overhead.
         overhead: Bytes,
     },
-    /// Remove the account.
     CloseAccount(AllocationId),
-    /// Kill one process.
     Kill(ProcessId),
-    /// Publish a notice.
     Notice(LedgerNotice),
     /// Write the checkpoint before the answer is sent.
     Save,
@@ -162,30 +137,27 @@ pub enum LedgerEffect {
 }
 
 /// A change that is reported once.
+#[expect(missing_docs, reason = "the types of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerNotice {
-    /// What happened.
     pub kind: NoticeKind,
     /// The allocation, with its name for people.
     pub allocation: Option<(AllocationId, String)>,
-    /// The card.
     pub card: Option<CardUuid>,
-    /// The process.
     pub process: Option<ProcessId>,
 }
 
 /// The kind of a notice.
+#[expect(missing_docs, reason = "the types of the fields say what they are")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoticeKind {
     /// An allocation was accepted.
     Allocated,
     /// It got its owner.
     Committed,
-    /// Its limits changed.
     Resized,
     /// It was released and waits for its last process to end.
     Draining,
-    /// It is gone.
     Released,
     /// It was not committed in time.
     Expired,
@@ -201,7 +173,6 @@ pub enum NoticeKind {
     Evicted,
     /// The files of an account are gone or damaged. The agent sees its processes only through NVML.
     Damaged,
-    /// A card exists.
     CardFound,
     /// A card must not be allocated.
     CardUnhealthy,
@@ -212,6 +183,7 @@ pub enum NoticeKind {
 }
 
 /// Why a request was refused.
+#[expect(missing_docs, reason = "the types of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationRefusal {
     /// It does not fit.
@@ -248,10 +220,5 @@ pub enum AllocationRefusal {
     Whole(AllocationId),
     /// The allocation has no grant on the card.
     #[error("allocation {id} has no share of {card}")]
-    NotGranted {
-        /// The allocation.
-        id: AllocationId,
-        /// The card.
-        card: CardUuid,
-    },
+    NotGranted { id: AllocationId, card: CardUuid },
 }

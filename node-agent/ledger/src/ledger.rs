@@ -131,13 +131,13 @@ impl Ledger {
         all
     }
 
-    /// One allocation.
+    /// The allocation with this id.
     #[must_use]
     pub fn allocation(&self, id: &AllocationId) -> Option<&Allocation> {
         self.allocations.get(id)
     }
 
-    /// One card.
+    /// The card with this UUID.
     #[must_use]
     pub fn card(&self, card: CardUuid) -> Option<&LedgerCard> {
         self.cards.get(&card)
@@ -181,11 +181,14 @@ impl Ledger {
         let others = self
             .grants(card)
             .filter(|(allocation, _)| Some(&allocation.id) != except);
-        let holder = |(allocation, grant): (&Allocation, &crate::CardGrant)| Holder {
-            name: allocation.name.clone(),
-            bytes: grant.held,
-        };
-        others.map(holder).collect()
+        others
+            .map(
+                |(allocation, grant): (&Allocation, &crate::CardGrant)| Holder {
+                    name: allocation.name.clone(),
+                    bytes: grant.held,
+                },
+            )
+            .collect()
     }
 
     pub(crate) fn next_id(&mut self) -> AllocationId {

@@ -68,8 +68,10 @@ impl Ledger {
             };
             let mut found = Vec::new();
             let is_whole = allocation.is_whole;
-            let is_missing = |grant: &CardGrant| grant.enforcement == LimitEnforcement::Missing;
-            let was_damaged = allocation.grants.iter().any(is_missing);
+            let was_damaged = allocation
+                .grants
+                .iter()
+                .any(|grant| grant.enforcement == LimitEnforcement::Missing);
             for sampled in &sample.cards {
                 found.extend(ungranted(allocation, sampled));
                 let Some(grant) = allocation.grant_mut(sampled.card) else {
@@ -350,10 +352,10 @@ fn ungranted(allocation: &Allocation, sampled: &CardSample) -> Vec<LimitViolatio
         .processes
         .iter()
         .filter(|p| p.owner.as_ref() == Some(&allocation.id));
-    let offence = |process: &ProcessSample| LimitViolation {
+    own.map(|process| LimitViolation {
         kind: NoticeKind::Ungranted,
         card: sampled.card,
         process: process.process,
-    };
-    own.map(offence).collect()
+    })
+    .collect()
 }

@@ -4,7 +4,7 @@ use apportion_abi::{Bytes, CardUuid};
 
 use crate::ids::{AllocationId, ProcessId};
 
-/// One sampling round.
+/// What one round of sampling found on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSample {
     /// The ledger's generation when the round began. The sample does not show later shrinks.
@@ -15,7 +15,7 @@ pub struct NodeSample {
     pub accounts: Vec<AccountSample>,
 }
 
-/// One card.
+/// What NVML reports about one card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardSample {
     /// The card.
@@ -63,7 +63,7 @@ impl ClaimWindow {
     }
 }
 
-/// One account.
+/// What the processes of one account have charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountSample {
     /// The allocation that owns it.

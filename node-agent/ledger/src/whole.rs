@@ -111,11 +111,11 @@ impl Ledger {
 
     /// Whether the allocation takes all of each of its cards.
     fn takes_all(&self, allocation: &Allocation) -> bool {
-        let is_all = |grant: &crate::CardGrant| {
-            let card = self.card(grant.card);
-            card.is_some_and(|card| grant.limit >= card.capacity.allocatable())
-        };
-        !allocation.grants.is_empty() && allocation.grants.iter().all(is_all)
+        !allocation.grants.is_empty()
+            && allocation.grants.iter().all(|grant| {
+                let card = self.card(grant.card);
+                card.is_some_and(|card| grant.limit >= card.capacity.allocatable())
+            })
     }
 
     /// The allocations that are or may become a pod's whole cards, with the pod's UID, oldest first. A share of a

@@ -5,17 +5,14 @@ use std::collections::BTreeMap;
 use crate::wire;
 
 /// A container as the runtime has prepared it.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NriContainer {
     /// The runtime's id of the container.
     pub id: String,
-    /// The pod's UID.
     pub pod: String,
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub pod_name: String,
-    /// The container's name.
     pub name: String,
     /// In the runtime's order. A name may occur twice; the later value counts.
     pub env: Vec<(String, String)>,

@@ -33,7 +33,7 @@ pub enum MuxConnection {
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A call.
+    /// A call, which expects an answer.
     Request,
     /// The answer to a call.
     Response,
@@ -41,14 +41,14 @@ pub enum Kind {
     Other(u8),
 }
 
-/// One message.
+/// A message of ttrpc with its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TtrpcMessage {
     /// The number of the call; the caller's numbers are odd.
     pub stream: u32,
     /// Call or answer.
     pub kind: Kind,
-    /// The envelope.
+    /// The encoded request or response of ttrpc.
     pub payload: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ pub enum FrameError {
     Message(usize),
 }
 
-/// Decodes received bytes.
+/// Decodes the received bytes into frames, however they were cut.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     socket: Vec<u8>,
@@ -110,11 +110,13 @@ pub fn encode(lane: MuxConnection, message: &TtrpcMessage) -> Vec<u8> {
         MuxConnection::Plugin => 1,
         MuxConnection::Runtime => 2,
     };
-    let piece = |piece: &[u8]| {
-        let header = [number.to_be_bytes(), length(piece.len()).to_be_bytes()].concat();
-        [header.as_slice(), piece].concat()
-    };
-    whole.chunks(PIECE).flat_map(piece).collect()
+    whole
+        .chunks(PIECE)
+        .flat_map(|piece: &[u8]| {
+            let header = [number.to_be_bytes(), length(piece.len()).to_be_bytes()].concat();
+            [header.as_slice(), piece].concat()
+        })
+        .collect()
 }
 
 fn length(bytes: usize) -> u32 {

@@ -17,7 +17,6 @@ use crate::frame::{Kind, MuxConnection, TtrpcMessage};
 use crate::verdict::{self, ContainerVerdict, Grants, VerdictRules};
 use crate::wire;
 
-/// NRI's event numbers.
 const CREATE_CONTAINER: i32 = 4;
 const START_CONTAINER: i32 = 6;
 const STOP_CONTAINER: i32 = 10;
@@ -69,7 +68,7 @@ pub enum NriSessionError {
 /// The stage of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NriStage {
-    /// Registration was sent.
+    /// The plugin has sent its registration.
     Registering,
     /// The events were requested.
     Configured,
@@ -88,7 +87,7 @@ pub struct NriStep {
     pub starting: Option<NriContainer>,
 }
 
-/// One NRI session.
+/// The state of one connection to the runtime.
 #[derive(Debug)]
 pub struct NriSession {
     stage: NriStage,
@@ -129,7 +128,7 @@ impl NriSession {
         self.stage
     }
 
-    /// Handles a message.
+    /// Handles one message of the runtime.
     pub fn take(
         &mut self,
         lane: MuxConnection,

@@ -38,7 +38,7 @@ pub enum VerdictMode {
     /// It is allowed and reported.
     #[default]
     Audit,
-    /// It is refused.
+    /// The runtime is told not to create the container.
     Enforce,
 }
 
@@ -88,17 +88,17 @@ pub enum ContainerVerdict {
     Admit(Vec<(String, String)>),
     /// It is created and reported.
     Audit(VerdictReason),
-    /// It is refused.
+    /// The runtime is told not to create the container.
     Refuse(VerdictReason),
 }
 
 /// Why a container is refused or reported.
+#[expect(missing_docs, reason = "the message of each reason names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerdictReason {
     /// The grant that it names does not exist.
     #[error("container {container} names grant {grant}, which does not exist on this node")]
     UnknownGrant {
-        /// The container.
         container: String,
         /// The grant that it names.
         grant: String,
@@ -106,7 +106,6 @@ pub enum VerdictReason {
     /// The grant that it names is for another container.
     #[error("container {container} names grant {grant}, which belongs to another container")]
     OtherGrant {
-        /// The container.
         container: String,
         /// The grant that it names.
         grant: String,
@@ -116,7 +115,6 @@ pub enum VerdictReason {
         "container {container} mounts {source_path}, which belongs to the account of another allocation"
     )]
     OtherAccount {
-        /// The container.
         container: String,
         /// The path that it mounts.
         source_path: String,
@@ -124,7 +122,6 @@ pub enum VerdictReason {
     /// It mounts something over the library or the account.
     #[error("container {container} mounts {source_path} over {place}, which enforces GPU limits")]
     Hidden {
-        /// The container.
         container: String,
         /// The path that it mounts.
         source_path: String,
@@ -136,7 +133,6 @@ pub enum VerdictReason {
         "container {container} would reach a GPU through {way} without a share; request one with gpu-memory or gpu-fraction, or remove {way}"
     )]
     NoGrant {
-        /// The container.
         container: String,
         /// How it would reach the GPU.
         way: String,
@@ -225,11 +221,14 @@ fn unwanted(
 /// The variables that do not occur exactly once with the expected value. Of two values a program may read the first,
 /// which is the pod's own.
 fn amiss(asked: &NriContainer, expected: &[(String, String)]) -> Vec<(String, String)> {
-    let is_amiss = |(name, value): &&(String, String)| {
-        let mut values = asked.env.iter().filter(|(known, _)| known == name);
-        values.next().map(|(_, found)| found) != Some(value) || values.next().is_some()
-    };
-    expected.iter().filter(is_amiss).cloned().collect()
+    expected
+        .iter()
+        .filter(|(name, value): &&(String, String)| {
+            let mut values = asked.env.iter().filter(|(known, _)| known == name);
+            values.next().map(|(_, found)| found) != Some(value) || values.next().is_some()
+        })
+        .cloned()
+        .collect()
 }
 
 /// Only the container's own account may be mounted from the accounts folder, and only our files at our paths.

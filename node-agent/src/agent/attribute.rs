@@ -6,9 +6,7 @@
 
 use apportion_abi::ContainerRef;
 use apportion_cgroup::CgroupOwner;
-use apportion_ledger::{
-    Allocation, AllocationId, AllocationOwner, AllocationPhase, Ledger, ProcessId,
-};
+use apportion_ledger::{AllocationId, AllocationOwner, AllocationPhase, Ledger, ProcessId};
 
 use super::grants::ContainerGrants;
 use super::state::AgentState;
@@ -53,14 +51,13 @@ fn granted_to(
     grants: &ContainerGrants,
 ) -> Option<AllocationId> {
     let container = grants.container(owner);
-    let is_its = |allocation: &&Allocation| {
+    let mut own = ledger.allocations().into_iter().filter(|allocation| {
         let workload = ContainerRef::of(&allocation.name).map(|of| of.container);
         let named = workload.filter(|name| !name.is_empty());
         allocation.state
             == AllocationPhase::Allocated(AllocationOwner::Pod(owner.pod.as_str().to_owned()))
             && (named.is_none() || container.is_none() || named == container)
-    };
-    let mut own = ledger.allocations().into_iter().filter(is_its);
+    });
     let first = own.next()?;
     own.next().is_none().then(|| first.id.clone())
 }

@@ -87,13 +87,12 @@ impl CardInventory {
 
     /// The cards of this node with another plugin's ids.
     pub(super) fn held_by(&self, holder: &ForeignHolder) -> Vec<CardUuid> {
-        let is_named = |card: &&FoundCard| {
+        let named = self.driver.cards.iter().filter(|card| {
             holder.cards.iter().any(|name| match name {
                 ForeignCardId::Uuid(uuid) => card.uuid == *uuid,
                 ForeignCardId::Minor(minor) => card.minor == Some(*minor),
             })
-        };
-        let named = self.driver.cards.iter().filter(is_named);
+        });
         named.map(|card| card.uuid).collect()
     }
 

@@ -134,14 +134,13 @@ pub(crate) fn load(path: &Path, boot_id: &str) -> Result<Option<RestoredLedger>,
     }
     let file: CheckpointFile = serde_json::from_slice(&text).map_err(parse)?;
     let is_same_boot = file.boot_id == boot_id;
-    let survives = |record: &AllocationRecord| {
+    let records = file.allocations.into_iter().filter(|record| {
         is_same_boot
             || matches!(
                 record.state,
                 StateRecord::Reserved { .. } | StateRecord::Pod { .. }
             )
-    };
-    let records = file.allocations.into_iter().filter(survives);
+    });
     let allocations: Result<_, _> = records.map(|record| allocation(path, record)).collect();
     Ok(Some(RestoredLedger {
         epoch: file.epoch,

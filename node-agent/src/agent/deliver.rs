@@ -64,8 +64,11 @@ impl NodeAgent {
         self.whole_cards_polled(&kubelet);
         let state = &mut self.state;
         if kubelet.is_complete {
-            let held = kubelet.held.into_iter();
-            let held = held.map(|(slot, holder)| (slot, holder.pod)).collect();
+            let held = kubelet
+                .held
+                .into_iter()
+                .map(|(slot, holder)| (slot, holder.pod))
+                .collect();
             if let Err(problem) = state.apply_slots(SlotEvent::Held(held)) {
                 error!(
                     problem = problem.message(),
@@ -114,8 +117,10 @@ fn release_gone(state: &mut AgentState, kubelet: &KubeletSnapshot) {
     for PodAllocation { id, pod, created } in pods(&state.ledger) {
         let age = delivery::age(now(), created);
         let members = &mut state.members;
-        let has_processes = || state::has_processes(members, &id);
-        if state.grants.is_gone(kubelet, &pod, age, has_processes) {
+        if state
+            .grants
+            .is_gone(kubelet, &pod, age, || state::has_processes(members, &id))
+        {
             state.apply_quietly(LedgerEvent::OwnerGone { id });
             state.grants.forget_pod(&pod);
         }

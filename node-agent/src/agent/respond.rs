@@ -219,7 +219,7 @@ fn settle(state: &mut AgentState, facts: &RuntimeCapabilities) -> Result<Allocat
     settled
 }
 
-/// A new container starts without a grant, whoever held the slot before.
+/// A new container starts without a grant, whatever pod held the slot before.
 fn handed(state: &mut AgentState, slot: SlotId) {
     state.grants.remove(slot);
     if let Err(problem) = state.apply_slots(SlotEvent::Handed(slot)) {

@@ -16,8 +16,11 @@ pub(super) const LEEWAY: Bytes = Bytes::from_mib(64);
 impl AgentState {
     /// Processes the driver's readings. Returns what the probe of contexts learned from them.
     pub(super) fn read(&mut self, readings: DriverReadings) -> ProbeStep {
-        let users = readings.cards.iter().flat_map(|card| card.processes.keys());
-        let users = users.filter_map(|pid| procfs::live(*pid));
+        let users = readings
+            .cards
+            .iter()
+            .flat_map(|card| card.processes.keys())
+            .filter_map(|pid| procfs::live(*pid));
         self.accounts.meet(users);
         self.collect_claims();
         for card in &readings.found {
@@ -38,8 +41,10 @@ impl AgentState {
                 health: reading.health,
             });
         }
-        let throttled = readings.cards.iter();
-        let throttled = throttled.filter_map(|reading| Some((reading.uuid, reading.throttled?)));
+        let throttled = readings
+            .cards
+            .iter()
+            .filter_map(|reading| Some((reading.uuid, reading.throttled?)));
         self.publisher.stats().throttled = throttled.collect();
         let sample = self.sample_of(&readings);
         self.cards.keep(readings.cards, now());

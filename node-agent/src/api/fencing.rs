@@ -15,7 +15,7 @@ use crate::atomic_write;
 #[derive(Debug)]
 pub(crate) struct FencingTokenStore {
     path: PathBuf,
-    /// Invariant: never falls.
+    /// The newest term that a scheduler has sent. It never falls.
     newest: Mutex<u64>,
 }
 

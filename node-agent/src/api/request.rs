@@ -46,7 +46,6 @@ pub(crate) enum AgentRequest {
 /// A container with whole cards that is about to start.
 #[derive(Debug)]
 pub(crate) struct StartingContainer {
-    /// The pod's UID.
     pub(crate) pod: String,
     pub(crate) holder: WholeCardHolder,
     /// The container's own devices.

@@ -99,12 +99,14 @@ fn authorise(
     users: AllowedUsers,
     fencing: &FencingTokenStore,
 ) -> Result<Request<()>, Status> {
-    let unknown = || Status::permission_denied("the caller is unknown");
-    caller(&request).ok_or_else(unknown)?.admit(users)?;
+    caller(&request)
+        .ok_or_else(|| Status::permission_denied("the caller is unknown"))?
+        .admit(users)?;
     if let Some(term) = request.metadata().get(identity::TERM) {
         let number = term.to_str().ok().and_then(|text| text.parse().ok());
-        let wrong = || Status::invalid_argument(format!("{} is not a number", identity::TERM));
-        fencing.check_term(number.ok_or_else(wrong)?)?;
+        fencing.check_term(number.ok_or_else(|| {
+            Status::invalid_argument(format!("{} is not a number", identity::TERM))
+        })?)?;
     }
     Ok(request)
 }

@@ -116,8 +116,9 @@ fn warn_once(last_warning: &Mutex<String>, from: SocketAddr, problem: String) {
 
 async fn shake(stream: TcpStream, config: Arc<ServerConfig>) -> Result<PeerConnection, String> {
     let _ = stream.set_nodelay(true);
-    let shaken = tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream)).await;
-    let shaken = shaken.map_err(|_| format!("the TLS handshake took longer than {PATIENCE:?}"))?;
+    let shaken = tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream))
+        .await
+        .map_err(|_| format!("the TLS handshake took longer than {PATIENCE:?}"))?;
     let stream = shaken.map_err(|error| error_chain(&error))?;
     let (_, connection) = stream.get_ref();
     let caller = match connection.peer_certificates().and_then(<[_]>::first) {

@@ -52,17 +52,19 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
 
 /// The requested shares, rounded down to whole units of 2 MiB.
 pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
-    let ask = |share: &v1::Share| match share.card.parse() {
-        Ok(card) => Ok(CardRequest {
-            card,
-            bytes: whole_units(Bytes(share.bytes)),
-        }),
-        Err(error) => Err(Status::invalid_argument(format!(
-            "{:?} is {error}",
-            share.card
-        ))),
-    };
-    shares.iter().map(ask).collect()
+    shares
+        .iter()
+        .map(|share| match share.card.parse() {
+            Ok(card) => Ok(CardRequest {
+                card,
+                bytes: whole_units(Bytes(share.bytes)),
+            }),
+            Err(error) => Err(Status::invalid_argument(format!(
+                "{:?} is {error}",
+                share.card
+            ))),
+        })
+        .collect()
 }
 
 /// The owner that a commit names. `caller` is the caller's pid from the kernel. A caller on another machine can name

@@ -158,11 +158,12 @@ fn is_roots() -> bool {
     };
     let inode = format!(":{}", found.ino());
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let is_it = |line: &str| {
-        let mut words = line.split_whitespace();
-        words.nth(1) == Some("FLOCK") && words.any(|word| word.ends_with(&inode))
-    };
-    !rustix::process::geteuid().is_root() && found.uid() == 0 && locks.lines().any(is_it)
+    !rustix::process::geteuid().is_root()
+        && found.uid() == 0
+        && locks.lines().any(|line| {
+            let mut words = line.split_whitespace();
+            words.nth(1) == Some("FLOCK") && words.any(|word| word.ends_with(&inode))
+        })
 }
 
 #[cfg(test)]

@@ -57,7 +57,6 @@ pub(crate) struct PodDevicesEntry {
 }
 
 impl PodDevicesEntry {
-    /// The devices' ids.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &str> {
         let lists = self.devices.iter().flat_map(BTreeMap::values).flatten();
         lists.flatten().map(String::as_str)

@@ -30,7 +30,6 @@ const REMEMBERED: usize = 1024;
 /// What is kept of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PodFacts {
-    /// Namespace and name.
     pub(crate) name: String,
     pub(crate) memory: Option<String>,
     pub(crate) fraction: Option<String>,

@@ -32,7 +32,6 @@ const VERSION: &str = "v1beta1";
 /// A plugin in the kubelet's device-plugins folder.
 #[derive(Debug)]
 pub(crate) struct PluginRegistration {
-    /// The kubelet's folder.
     pub(crate) dir: PathBuf,
     /// The resource that the plugin serves.
     pub(crate) resource: &'static str,

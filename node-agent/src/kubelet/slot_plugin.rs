@@ -41,7 +41,6 @@ pub(crate) struct SlotPlugin {
     pub(crate) local_fit: Option<Arc<LocalFit>>,
 }
 
-/// The plugin's options.
 pub(crate) const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     pre_start_required: true,
     get_preferred_allocation_available: false,

@@ -11,7 +11,6 @@ use super::whole_card_holders::WholeCardSnapshot;
 /// The holder of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
-    /// The pod's UID.
     pub(crate) pod: String,
     /// Namespace and name, if the kubelet reported them.
     pub(crate) name: Option<String>,

@@ -28,11 +28,11 @@ pub(crate) enum KubeletEvent {
 /// The counts since the agent started. Empty without a kubelet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KubeletStats {
-    /// By resource.
+    /// Whether the kubelet has accepted the plugin, by resource.
     pub(crate) registered: BTreeMap<&'static str, bool>,
     /// Polls by source and result.
     pub(crate) polls: BTreeMap<(&'static str, &'static str), u64>,
-    /// Seconds by result.
+    /// How long `PreStartContainer` took, in seconds, by result.
     pub(crate) container_starts: BTreeMap<&'static str, Histogram>,
 }
 

@@ -54,7 +54,6 @@ pub(crate) struct WholeCardPlugin {
     pub(crate) rival: watch::Receiver<RivalPresence>,
 }
 
-/// The plugin's options.
 pub(crate) const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     pre_start_required: true,
     get_preferred_allocation_available: true,

@@ -93,7 +93,6 @@ struct CardMemory {
 enum ContextReserve {
     /// It measures a context.
     Probe,
-    /// It is told.
     Fixed(Bytes),
 }
 
@@ -141,8 +140,11 @@ fn policy(text: &str) -> Result<OffenderPolicy, String> {
 fn policy_override(text: &str) -> Result<PolicyOverride, String> {
     let expected = || "expected NAMESPACE=observe, NAMESPACE=kill or NAMESPACE=evict".to_owned();
     let (namespace, text) = text.split_once('=').ok_or_else(expected)?;
-    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    if namespace.is_empty() || !namespace.bytes().all(is_allowed) {
+    if namespace.is_empty()
+        || !namespace
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+    {
         return Err(expected());
     }
     Ok(PolicyOverride {

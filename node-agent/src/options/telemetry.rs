@@ -35,9 +35,7 @@ pub(crate) struct TelemetryOptions {
 pub(crate) enum MetricsAddress {
     /// The default address, or another port if that is taken.
     Usual,
-    /// Exactly here.
     At(SocketAddr),
-    /// Nowhere.
     Off,
 }
 

@@ -145,13 +145,12 @@ impl AllocationMembers {
         let cached = self.cached.take().unwrap_or_else(|| self.scan());
         let folder = self.accounts.join(&id.0);
         let pod = self.pods.get(id);
-        let is_its = |candidate: &&MemberCandidate| {
+        let found = cached.iter().filter(|candidate| {
             let is_in_its_pod = pod.is_some() && candidate.pod.as_ref() == pod;
             (is_in_its_pod && procfs::has_account(candidate.process.pid))
                 || (candidate.account.as_ref() == Some(&folder)
                     && self.may_name(candidate.process, id))
-        };
-        let found = cached.iter().filter(is_its);
+        });
         let found: Vec<_> = found.map(|candidate| candidate.process).collect();
         self.cached = Some(cached);
         let before = self.of(id).len();

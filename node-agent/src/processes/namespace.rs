@@ -22,9 +22,7 @@ type Key = (u64, u32, u64);
 /// The process behind a slot of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResolvedProcess {
-    /// It is alive.
     Live(ProcessId),
-    /// It has ended.
     Dead,
     /// The agent cannot tell.
     Unknown,

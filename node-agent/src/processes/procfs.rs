@@ -112,11 +112,12 @@ pub(crate) struct MappedFile(String, String);
 /// The file that the process has mapped at the address.
 pub(crate) fn mapped_at(pid: u32, address: usize) -> Option<MappedFile> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-    let begins_there = |line: &&str| {
-        let begin = line.split('-').next();
-        begin.and_then(|begin| usize::from_str_radix(begin, 16).ok()) == Some(address)
-    };
-    maps.lines().find(begins_there).and_then(mapped_file)
+    maps.lines()
+        .find(|line| {
+            let begin = line.split('-').next();
+            begin.and_then(|begin| usize::from_str_radix(begin, 16).ok()) == Some(address)
+        })
+        .and_then(mapped_file)
 }
 
 /// Whether the process has mapped the file. False if its maps cannot be read.

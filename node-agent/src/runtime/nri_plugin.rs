@@ -54,7 +54,6 @@ pub(crate) struct ContainerLimit {
     pub(crate) mib: Option<u64>,
 }
 
-/// The plugin's counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NriStats {
     pub(crate) is_connected: bool,

@@ -28,12 +28,10 @@ use definitions::{AgentMetric, ROWS, SeriesKind};
 pub(crate) use samples::{FAILED, QUOTA, reason};
 use snapshot::{MOST_SHARES, ScrapeSnapshot};
 
-/// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsFormat {
     /// For clients that accept it, such as Prometheus.
     OpenMetrics,
-    /// For all others.
     Plain,
 }
 
@@ -78,10 +76,10 @@ impl ScrapeState {
             MetricsFormat::OpenMetrics => open,
             MetricsFormat::Plain => plain,
         };
-        let is_fresh = |last: &&mut CachedScrape| {
-            Arc::ptr_eq(&last.view, view) && last.since.elapsed() < FRESH
-        };
-        if let Some(last) = last.as_mut().filter(is_fresh) {
+        if let Some(last) = last
+            .as_mut()
+            .filter(|last| Arc::ptr_eq(&last.view, view) && last.since.elapsed() < FRESH)
+        {
             return last.text.clone();
         }
         let text = Bytes::from(self.render(view, format));
@@ -98,8 +96,10 @@ impl ScrapeState {
         let left_out = u64::try_from(left_out * definitions::per_share()).unwrap_or(u64::MAX);
         let dropped = self.dropped.fetch_add(left_out, Ordering::Relaxed) + left_out;
         let own = self.own.as_ref().map_or(0, HttpLimiter::dropped);
-        let others = self.others.iter();
-        let others = others.map(|limiter| (limiter.name(), limiter.dropped()));
+        let others = self
+            .others
+            .iter()
+            .map(|limiter| (limiter.name(), limiter.dropped()));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(ScrapeSnapshot {
             view: view.clone(),

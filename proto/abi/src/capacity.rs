@@ -159,11 +159,13 @@ mod tests {
     }
 
     fn holders(shares: &[(&str, u64)]) -> Vec<Holder> {
-        let holder = |(name, mib): &(&str, u64)| Holder {
-            name: (*name).into(),
-            bytes: Bytes::from_mib(*mib),
-        };
-        shares.iter().map(holder).collect()
+        shares
+            .iter()
+            .map(|(name, mib): &(&str, u64)| Holder {
+                name: (*name).into(),
+                bytes: Bytes::from_mib(*mib),
+            })
+            .collect()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The exit codes of our programs, as in `sysexits.h` where that has one.
 
-/// Done.
+/// The command did what it was asked to do.
 pub const DONE: u8 = 0;
 /// Failed while running, or refused.
 pub const FAILED: u8 = 1;

@@ -47,7 +47,7 @@ impl GpuFraction {
         alloc::format!("{:.2}", f64::from(self.0) / f64::from(BILLION))
     }
 
-    /// Parts per billion.
+    /// The fraction in parts per billion of a card.
     #[must_use]
     pub const fn parts_per_billion(self) -> u32 {
         self.0

@@ -39,8 +39,10 @@ impl<'a> ContainerRef<'a> {
 
 /// Whether Kubernetes accepts this name. Nothing else gets into a label.
 fn is_name(part: &str) -> bool {
-    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
-    (1..=253).contains(&part.len()) && part.bytes().all(is_allowed)
+    (1..=253).contains(&part.len())
+        && part
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
 }
 
 impl fmt::Display for ContainerRef<'_> {

@@ -118,14 +118,14 @@ where
     F: Fn(Request<Incoming>, IpAddr) -> A,
     A: Future<Output = Response<Text>>,
 {
-    let seat = answers.asking.take(from);
-    seated(stream, from, seat, answers, answer)
+    let permit = answers.asking.take(from);
+    with_permit(stream, from, permit, answers, answer)
 }
 
-async fn seated<S, F, A>(
+async fn with_permit<S, F, A>(
     stream: S,
     from: IpAddr,
-    mut seat: ConnectionPermit,
+    mut permit: ConnectionPermit,
     answers: HttpLimiter,
     answer: F,
 ) where
@@ -158,8 +158,8 @@ async fn seated<S, F, A>(
                 }
                 return;
             }
-            () = seat.lost() => return debug!(%from, "Connection dropped for another"),
-            Some(taken) = next.recv() => seat = taken,
+            () = permit.lost() => return debug!(%from, "Connection dropped for another"),
+            Some(taken) = next.recv() => permit = taken,
         }
     }
 }

@@ -17,7 +17,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// How many connections are allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// In all.
+    /// Connections from all sources together.
     pub total: usize,
     /// From one source.
     pub per_source: usize,
@@ -74,9 +74,9 @@ pub struct ConnectionPermit {
 #[derive(Debug, Default)]
 struct PermitTable {
     next: u64,
-    taken: BTreeMap<u64, HeldPermit>,
+    held: BTreeMap<u64, HeldPermit>,
     dropped: u64,
-    told: Option<Instant>,
+    last_warning: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -104,17 +104,20 @@ impl ConnectionLimiter {
         let (lose, lost) = oneshot::channel();
         let mut table = lock(&self.table);
         if let Some(number) = table.leaves(source, self.bounds) {
-            table.taken.remove(&number);
+            table.held.remove(&number);
             table.dropped += 1;
-            if table.told.is_none_or(|told| told.elapsed() > AGAIN) {
-                table.told = Some(Instant::now());
+            if table
+                .last_warning
+                .is_none_or(|last_warning| last_warning.elapsed() > AGAIN)
+            {
+                table.last_warning = Some(Instant::now());
                 let dropped = table.dropped;
                 warn!(listener = self.name, from = %source, dropped, "Too many connections, the oldest are dropped");
             }
         }
         let number = table.next;
         table.next += 1;
-        table.taken.insert(
+        table.held.insert(
             number,
             HeldPermit {
                 source,
@@ -156,7 +159,7 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        lock(&self.table).taken.remove(&self.number);
+        lock(&self.table).held.remove(&self.number);
     }
 }
 
@@ -165,18 +168,19 @@ impl PermitTable {
     /// its bound, else the oldest of the source with the most permits.
     fn leaves(&self, newcomer: ConnectionSource, bounds: ConnectionLimits) -> Option<u64> {
         let mut sources: BTreeMap<ConnectionSource, (usize, u64)> = BTreeMap::new();
-        for (number, taken) in &self.taken {
-            sources.entry(taken.source).or_insert((0, *number)).0 += 1;
+        for (number, held) in &self.held {
+            sources.entry(held.source).or_insert((0, *number)).0 += 1;
         }
         match sources.get(&newcomer) {
             Some((count, oldest)) if *count >= bounds.per_source => return Some(*oldest),
             Some(_) | None => {}
         }
-        if self.taken.len() < bounds.total {
+        if self.held.len() < bounds.total {
             return None;
         }
-        let most = sources.into_values();
-        let most = most.max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
+        let most = sources
+            .into_values()
+            .max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
         most.map(|(_, oldest)| oldest)
     }
 }
@@ -194,8 +198,8 @@ mod tests {
         [10, 0, 0, last].into()
     }
 
-    fn is_lost(seat: &mut ConnectionPermit) -> bool {
-        seat.lost.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    fn is_lost(permit: &mut ConnectionPermit) -> bool {
+        permit.lost.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }
 
     const FEW: ConnectionLimits = ConnectionLimits {
@@ -205,33 +209,33 @@ mod tests {
 
     #[test]
     fn a_source_with_its_part_loses_its_own_oldest() {
-        let seats = ConnectionLimiter::new("test", FEW);
-        let mut other = seats.take(address(1));
-        let mut own: Vec<_> = (0..4).map(|_| seats.take(address(2))).collect();
+        let limiter = ConnectionLimiter::new("test", FEW);
+        let mut other = limiter.take(address(1));
+        let mut own: Vec<_> = (0..4).map(|_| limiter.take(address(2))).collect();
         assert!(!is_lost(&mut other));
         let lost: Vec<_> = own.iter_mut().map(is_lost).collect();
         assert_eq!(lost, [true, false, false, false]);
-        assert_eq!(seats.dropped(), 1);
+        assert_eq!(limiter.dropped(), 1);
     }
 
     #[test]
     fn whoever_has_most_makes_room_for_a_newcomer() {
-        let seats = ConnectionLimiter::new("test", FEW);
-        let mut first = seats.take(address(1));
-        let mut many: Vec<_> = (0..3).map(|_| seats.take(address(2))).collect();
-        let mut newcomer = seats.take(address(3));
+        let limiter = ConnectionLimiter::new("test", FEW);
+        let mut first = limiter.take(address(1));
+        let mut many: Vec<_> = (0..3).map(|_| limiter.take(address(2))).collect();
+        let mut newcomer = limiter.take(address(3));
         assert!(!is_lost(&mut first) && !is_lost(&mut newcomer));
         assert!(is_lost(&mut many[0]));
     }
 
     #[test]
     fn a_seat_is_free_when_its_holder_leaves() {
-        let seats = ConnectionLimiter::new("test", FEW);
+        let limiter = ConnectionLimiter::new("test", FEW);
         for last in 0..100 {
-            drop(seats.take(address(last)));
+            drop(limiter.take(address(last)));
         }
-        assert_eq!(seats.dropped(), 0);
-        assert!(lock(&seats.table).taken.is_empty());
+        assert_eq!(limiter.dropped(), 0);
+        assert!(lock(&limiter.table).held.is_empty());
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub struct LimitEnforcement {
     pub message: String,
 }
 
-/// One GPU.
+/// One GPU of the node, with its state.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuCard {

@@ -45,7 +45,7 @@ pub struct PodGroupSpec {
     /// How near its pods must be to each other.
     #[serde(default, skip_serializing_if = "is_default")]
     pub topology_constraint: TopologyConstraint,
-    /// Its parts.
+    /// The subgroups, each with its own minimum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sub_groups: Vec<SubGroup>,
     /// Whether its pods are told that they can't be scheduled.
@@ -70,7 +70,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preemptibility {
-    /// It can.
+    /// A pod of the group may be evicted for others.
     Preemptible,
     /// It can't.
     NonPreemptible,
@@ -141,7 +141,7 @@ pub struct PodGroupStatus {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourcesStatus {
-    /// What they have.
+    /// The amounts that the pods of the group have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::kai::amounts")]
     pub allocated: Amounts,
@@ -191,7 +191,7 @@ pub struct SchedulingCondition {
     /// `UnschedulableOnNodePool`.
     #[serde(default, rename = "type", skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// On which nodes.
+    /// The node pool in which no place was found.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_pool: String,
     /// Why, in one word; `reasons` says more.
@@ -222,13 +222,13 @@ pub struct SchedulingCondition {
 /// One reason why a group can't be scheduled.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub struct UnschedulableExplanation {
-    /// In one word.
+    /// The reason as one word, for programs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For people.
+    /// The same as a sentence, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// For programs.
+    /// The amounts behind the reason, for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<UnschedulableDetails>,
 }
@@ -253,7 +253,7 @@ pub struct QuotaDetails {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::kai::amounts")]
     pub queue_requested_resources: Amounts,
-    /// What it deserves.
+    /// The quota of the queue, by resource.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::kai::amounts")]
     pub queue_deserved_resources: Amounts,

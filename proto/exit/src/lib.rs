@@ -26,7 +26,7 @@ pub struct CommandFailure {
 }
 
 impl CommandFailure {
-    /// The work failed.
+    /// A failure of the work itself, with exit status 1.
     #[must_use]
     pub fn new(what: impl Into<String>) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl CommandFailure {
         Self::usage(line.strip_prefix("error: ").unwrap_or(&line))
     }
 
-    /// Adds the cause.
+    /// Adds the error that caused this one.
     #[must_use]
     pub fn because(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl CommandFailure {
         chain
     }
 
-    /// The hint.
+    /// What the user can do about the failure.
     #[must_use]
     pub fn todo(&self) -> Option<&str> {
         self.hint.as_deref()

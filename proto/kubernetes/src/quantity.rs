@@ -47,7 +47,7 @@ const BINARY: [(&str, u32); 6] = [
     ("Mi", 20),
     ("Ki", 10),
 ];
-/// One, in billionths.
+/// The value 1 in the unit in which amounts are kept, billionths.
 const ONE: i128 = 1_000_000_000;
 /// The largest amount that Kubernetes keeps.
 const MOST: i128 = (i64::MAX as i128) * ONE;
@@ -62,7 +62,7 @@ const MOST_DIGITS: usize = 36;
 pub struct ParseQuantityError(String);
 
 impl Quantity {
-    /// Nothing.
+    /// The quantity 0, without a suffix.
     pub const ZERO: Self = Self {
         billionths: 0,
         form: QuantityFormat::Decimal,

@@ -7,7 +7,7 @@
 use serde_json::json;
 
 use crate::containers::{ContainerIndex, is_shared, shared_containers};
-use crate::immutable_fields::says_what_is_asked;
+use crate::immutable_fields::is_gpu_request;
 use crate::limits::{RequestBelowLimit, growing};
 use crate::pod::{Pod, Variable, VariablesFrom, Volume};
 use crate::refusal::PodRefusal;
@@ -53,16 +53,16 @@ pub struct AdmissionSettings {
 /// The first rule that makes this impossible. The pod may then be half changed.
 pub fn mutate(pod: &mut Pod, settings: &AdmissionSettings, entropy: u64) -> Result<(), PodRefusal> {
     if is_shared(pod) && !pod.spec.containers.is_empty() {
-        let shared = shared_containers(pod);
-        let shared = shared.map_err(|why| PodRefusal::ContainerReference(Box::new(why)))?;
-        for place in shared {
+        let shared =
+            shared_containers(pod).map_err(|why| PodRefusal::ContainerReference(Box::new(why)))?;
+        for position in shared {
             match &settings.delivery {
-                GpuDelivery::Slot(resource) => take_slot(pod, place, resource),
+                GpuDelivery::Slot(resource) => take_slot(pod, position, resource),
                 GpuDelivery::ConfigMaps { with_memory_limit } => {
-                    let name = config_map::set_capabilities(pod, place, entropy);
-                    refer(pod, place, &name);
+                    let name = config_map::set_capabilities(pod, position, entropy);
+                    refer(pod, position, &name);
                     if *with_memory_limit {
-                        limit_memory(pod, place)?;
+                        limit_memory(pod, position)?;
                     }
                 }
             }
@@ -81,8 +81,8 @@ pub fn mutate(pod: &mut Pod, settings: &AdmissionSettings, entropy: u64) -> Resu
 }
 
 /// Makes the kubelet call the node's agent before the container starts.
-fn take_slot(pod: &mut Pod, place: ContainerIndex, resource: &str) {
-    let Some(container) = place.of_mut(pod) else {
+fn take_slot(pod: &mut Pod, position: ContainerIndex, resource: &str) {
+    let Some(container) = position.of_mut(pod) else {
         return;
     };
     for amounts in [
@@ -103,19 +103,18 @@ fn take_slot(pod: &mut Pod, place: ContainerIndex, resource: &str) {
 }
 
 /// Makes a container read its card and portion from config maps that KAI's binder will write.
-pub fn refer(pod: &mut Pod, place: ContainerIndex, name: &str) {
-    let Some(container) = place.of_mut(pod) else {
+pub fn refer(pod: &mut Pod, position: ContainerIndex, name: &str) {
+    let Some(container) = position.of_mut(pod) else {
         return;
     };
     for key in [names::VISIBLE_DEVICES, names::NUM_OF_GPUS, names::PORTION] {
         container.append(key, json!({"configMapKeyRef": {"name": name, "key": key}}));
     }
     let variables = config_map::variables(name);
-    let is_there = |from: &VariablesFrom| {
+    if !container.env_from.iter().any(|from| {
         let reference = from.config_map_ref.as_ref();
         reference.is_some_and(|reference| reference["name"] == variables.as_str())
-    };
-    if !container.env_from.iter().any(is_there) {
+    }) {
         container.env_from.push(VariablesFrom {
             config_map_ref: Some(json!({"name": variables, "optional": false})),
             ..VariablesFrom::default()
@@ -134,10 +133,10 @@ pub fn refer(pod: &mut Pod, place: ContainerIndex, name: &str) {
 ///
 /// # Errors
 /// [`PodRefusal::ConfigMapName`] if the config map has no name yet.
-pub fn limit_memory(pod: &mut Pod, place: ContainerIndex) -> Result<(), PodRefusal> {
-    let name = config_map::capabilities(pod, place)?;
+pub fn limit_memory(pod: &mut Pod, position: ContainerIndex) -> Result<(), PodRefusal> {
+    let name = config_map::capabilities(pod, position)?;
     let key = names::MEMORY_LIMIT;
-    if let Some(container) = place.of_mut(pod) {
+    if let Some(container) = position.of_mut(pod) {
         container.remove(key);
         container.env.push(Variable {
             name: key.to_owned(),
@@ -186,7 +185,7 @@ pub fn validate(pod: &Pod, settings: &AdmissionSettings) -> Result<(), PodRefusa
     }
 }
 
-/// The warnings for whoever creates an admitted pod.
+/// The warnings for the user who creates an admitted pod.
 #[must_use]
 pub fn warnings(pod: &Pod) -> Vec<String> {
     let grows = growing(pod).map(|growing| growing.warning());
@@ -211,9 +210,7 @@ pub fn validate_update(
     immutable_fields::check(old, new)?;
     let asked = |pod: &Pod| {
         let annotations = pod.metadata.annotations.clone().into_iter();
-        let asked: Vec<_> = annotations
-            .filter(|(key, _)| says_what_is_asked(key))
-            .collect();
+        let asked: Vec<_> = annotations.filter(|(key, _)| is_gpu_request(key)).collect();
         asked
     };
     if asked(old) == asked(new) && old.spec.containers == new.spec.containers {

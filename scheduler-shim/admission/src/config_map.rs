@@ -24,23 +24,23 @@ const LONGEST: usize = 63;
 pub(crate) const FRACTION: &str = "Fraction";
 
 /// The suffix that a container adds to the common prefix.
-fn ending(place: ContainerIndex) -> String {
-    match place.list {
-        ContainerList::Init => format!("-i{}", place.index),
-        ContainerList::Regular => format!("-{}", place.index),
+fn ending(position: ContainerIndex) -> String {
+    match position.list {
+        ContainerList::Init => format!("-i{}", position.index),
+        ContainerList::Regular => format!("-{}", position.index),
     }
 }
 
 /// The common prefix of a pod's config map names, cut so that every name built from it stays valid.
 #[must_use]
-pub fn prefix(pod: &Pod, place: ContainerIndex, entropy: u64) -> String {
+pub fn prefix(pod: &Pod, position: ContainerIndex, entropy: u64) -> String {
     let given = [&pod.metadata.name, &pod.metadata.generate_name];
     let own = given.into_iter().find(|name| !name.is_empty());
     let owner = pod.metadata.owner_references.first();
     let base = owner.map(|owner| &owner.name).or(own);
     // Two hyphens around the random part, and the suffixes `-0`, `-vol` and `-evar`.
     let room = LONGEST - (RANDOM + 2) - SUFFIX.len() - "-vol".len();
-    let room = room - place.index.to_string().len() - 1 - "-evar".len();
+    let room = room - position.index.to_string().len() - 1 - "-evar".len();
     let base: String = base.map_or("", |base| base).chars().take(room).collect();
     let base = base.trim_end_matches(['.', '-']);
     format!("{base}-{}-{SUFFIX}", random(entropy))
@@ -60,21 +60,22 @@ fn random(mut entropy: u64) -> String {
 ///
 /// # Errors
 /// [`PodRefusal::ConfigMapName`] if the pod has no annotation with the prefix.
-pub fn capabilities(pod: &Pod, place: ContainerIndex) -> Result<String, PodRefusal> {
-    let missing = || PodRefusal::ConfigMapName {
-        namespace: pod.metadata.namespace.clone(),
-        name: pod.metadata.name.clone(),
-    };
-    let prefix = pod.annotation(names::CONFIG_MAP).ok_or_else(missing)?;
-    Ok(format!("{prefix}{}", ending(place)))
+pub fn capabilities(pod: &Pod, position: ContainerIndex) -> Result<String, PodRefusal> {
+    let prefix = pod
+        .annotation(names::CONFIG_MAP)
+        .ok_or_else(|| PodRefusal::ConfigMapName {
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+        })?;
+    Ok(format!("{prefix}{}", ending(position)))
 }
 
 /// The same, but sets the annotation first if it is missing.
-pub fn set_capabilities(pod: &mut Pod, place: ContainerIndex, entropy: u64) -> String {
-    let fresh = prefix(pod, place, entropy);
+pub fn set_capabilities(pod: &mut Pod, position: ContainerIndex, entropy: u64) -> String {
+    let fresh = prefix(pod, position, entropy);
     let annotations = &mut pod.metadata.annotations;
     let prefix = annotations.entry(names::CONFIG_MAP.to_owned());
-    format!("{}{}", prefix.or_insert(fresh), ending(place))
+    format!("{}{}", prefix.or_insert(fresh), ending(position))
 }
 
 /// The name of the config map whose entries all become variables.
@@ -135,7 +136,7 @@ pub fn to_delete(pod: &Pod, received: &str) -> Vec<String> {
     if received != FRACTION {
         return Vec::new();
     }
-    let name = fraction_container(pod).and_then(|place| capabilities(pod, place));
+    let name = fraction_container(pod).and_then(|position| capabilities(pod, position));
     name.map_or(Vec::new(), |name| vec![name.clone(), variables(&name)])
 }
 
@@ -156,11 +157,11 @@ mod tests {
             for index in [0, 9, 10, 123] {
                 let mut pod = Pod::default();
                 pod.metadata.name = "a".repeat(length);
-                let place = ContainerIndex {
+                let position = ContainerIndex {
                     list: ContainerList::Init,
                     index,
                 };
-                let name = set_capabilities(&mut pod, place, u64::MAX);
+                let name = set_capabilities(&mut pod, position, u64::MAX);
                 assert!(variables(&name).len() <= LONGEST + 1, "{name}");
                 assert!(volume(&name).len() <= LONGEST, "{name}");
             }

@@ -18,14 +18,12 @@ pub(crate) enum AnnotationSubject {
     Given,
     /// A part of a card's time.
     Compute,
-    /// An unknown subject.
     Unknown,
 }
 
 /// An annotation whose key names a container.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContainerAnnotation<'p> {
-    /// The whole key.
     pub(crate) key: &'p str,
     /// The container that the key names.
     pub(crate) container: &'p str,

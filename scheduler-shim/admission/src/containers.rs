@@ -47,7 +47,7 @@ impl ContainerIndex {
 }
 
 /// The positions of all containers, init containers first.
-pub(crate) fn places(pod: &Pod) -> Vec<ContainerIndex> {
+pub(crate) fn positions(pod: &Pod) -> Vec<ContainerIndex> {
     let of = |list, count| (0..count).map(move |index| ContainerIndex { list, index });
     let init = of(ContainerList::Init, pod.spec.init_containers.len());
     init.chain(of(ContainerList::Regular, pod.spec.containers.len()))
@@ -56,9 +56,9 @@ pub(crate) fn places(pod: &Pod) -> Vec<ContainerIndex> {
 
 /// The first container with this name.
 fn named(pod: &Pod, name: &str) -> Result<ContainerIndex, PodRefusal> {
-    let mut all = places(pod).into_iter();
-    let found = all.find(|place| {
-        place
+    let mut all = positions(pod).into_iter();
+    let found = all.find(|position| {
+        position
             .of(pod)
             .is_some_and(|container| container.name == name)
     });

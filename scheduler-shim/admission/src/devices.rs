@@ -4,7 +4,7 @@
 //! requests no card gets `void`, and one that sets the variable itself is refused. The container with the share is
 //! exempt: its variable is set when the pod has its card.
 
-use crate::containers::{ContainerIndex, places, shared_containers};
+use crate::containers::{ContainerIndex, positions, shared_containers};
 use crate::names;
 use crate::pod::{Container, Pod, ResourceList, Variable};
 use crate::refusal::PodRefusal;
@@ -18,8 +18,8 @@ const ALLOWED: [&str; 2] = [NO_CARD, "none"];
 /// # Errors
 /// The first such container, init containers first.
 pub fn check(pod: &Pod) -> Result<(), PodRefusal> {
-    for place in others(pod)? {
-        let Some(container) = place.of(pod) else {
+    for position in others(pod)? {
+        let Some(container) = position.of(pod) else {
             continue;
         };
         let variables = container.env.iter();
@@ -48,8 +48,8 @@ fn check_variable(container: &Container, variable: &Variable) -> Result<(), PodR
 /// # Errors
 /// [`PodRefusal::ContainerReference`] if the container with the share does not exist.
 pub fn block(pod: &mut Pod) -> Result<(), PodRefusal> {
-    for place in others(pod)? {
-        let Some(container) = place.of_mut(pod) else {
+    for position in others(pod)? {
+        let Some(container) = position.of_mut(pod) else {
             continue;
         };
         if !asks_for_card(&container.resources.requests) {
@@ -66,8 +66,8 @@ fn others(pod: &Pod) -> Result<Vec<ContainerIndex>, PodRefusal> {
     } else {
         shared_containers(pod).map_err(|why| PodRefusal::ContainerReference(Box::new(why)))?
     };
-    let mut all = places(pod);
-    all.retain(|place| !shared.contains(place));
+    let mut all = positions(pod);
+    all.retain(|position| !shared.contains(position));
     Ok(all)
 }
 

@@ -21,6 +21,7 @@ const AMD: &str = "beta.amd.com/gpu.vram";
 const MILLION: f64 = 1e6;
 
 /// Why an amount cannot be computed.
+#[expect(missing_docs, reason = "the message of each refusal names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuAmountError {
     /// The pod asks for no share.
@@ -41,31 +42,20 @@ pub enum GpuAmountError {
     BothLabels(String),
     /// A label's value is not an amount.
     #[error("failed to extract memory from the label {key}: {value}")]
-    Label {
-        /// The label.
-        key: String,
-        /// Its value.
-        value: String,
-    },
+    Label { key: String, value: String },
     /// An annotation's value is not an amount.
     #[error("failed to parse {key} annotation value <{value}>")]
-    Annotation {
-        /// The annotation.
-        key: &'static str,
-        /// Its value.
-        value: String,
-    },
+    Annotation { key: &'static str, value: String },
     /// The result is not a valid quantity.
     #[error(transparent)]
     Quantity(#[from] ParseQuantityError),
 }
 
 /// A node's name and labels.
+#[expect(missing_docs, reason = "the message of each refusal names its fields")]
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
-    /// Its name.
     pub name: &'a str,
-    /// Its labels.
     pub labels: &'a BTreeMap<String, String>,
 }
 

@@ -14,12 +14,12 @@ pub use apportion_abi::names::{
 };
 use serde_json::Value;
 
-use crate::containers::{ContainerIndex, ContainerList, is_shared, places};
+use crate::containers::{ContainerIndex, ContainerList, is_shared, positions};
 use crate::names;
 use crate::pod::{Container, Pod};
 use apportion_kubernetes::Quantity;
 
-/// HAMi's own resources.
+/// The resources that HAMi's device plugin offers and Apportion replaces.
 pub const RESOURCES: [&str; 3] = [MEMORY, PERCENTAGE, CORES];
 /// HAMi's annotations that choose GPUs.
 const CHOICES: [&str; 6] = [
@@ -32,26 +32,19 @@ const CHOICES: [&str; 6] = [
 ];
 
 /// Why a pod is refused.
+#[expect(missing_docs, reason = "the message of each refusal names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HamiRefusal {
     /// It asks for compute time.
     #[error(
         "container {container} asks for {CORES}: {value}, and Apportion does not limit compute; leave {CORES} out"
     )]
-    Cores {
-        /// The container.
-        container: String,
-        /// The amount.
-        value: String,
-    },
+    Cores { container: String, value: String },
     /// An amount is invalid.
     #[error("container {container} asks for {resource}: {value}, which is not {expected}")]
     Amount {
-        /// The container.
         container: String,
-        /// The resource.
         resource: &'static str,
-        /// The amount.
         value: String,
         /// What would be valid.
         expected: &'static str,
@@ -64,9 +57,7 @@ pub enum HamiRefusal {
         "container {container} asks for {resource}, and the pod has KAI's annotations for a share; keep one"
     )]
     TwoWays {
-        /// The container.
         container: String,
-        /// The resource.
         resource: &'static str,
     },
     /// KAI has no annotation for this.
@@ -78,7 +69,7 @@ pub enum HamiRefusal {
 
 /// What one container asks for.
 struct HamiRequest {
-    place: ContainerIndex,
+    position: ContainerIndex,
     container: String,
     amount: HamiAmount,
     devices: u64,
@@ -98,22 +89,22 @@ enum HamiAmount {
 /// The first request that Apportion does not support. The pod is then unchanged.
 pub fn translate(pod: &mut Pod) -> Result<Vec<String>, HamiRefusal> {
     let mut asks = Vec::new();
-    for place in places(pod) {
-        if let Some(container) = place.of(pod) {
-            asks.extend(read(pod, place, container)?);
+    for position in positions(pod) {
+        if let Some(container) = position.of(pod) {
+            asks.extend(read(pod, position, container)?);
         }
     }
     check(&asks)?;
-    let has_words = places(pod).iter().any(|place| {
-        let container = place.of(pod);
+    let has_hami_resources = positions(pod).iter().any(|position| {
+        let container = position.of(pod);
         container.is_some_and(|container| RESOURCES.iter().any(|name| asks_for(container, name)))
     });
-    if !has_words {
+    if !has_hami_resources {
         return Ok(Vec::new());
     }
-    for place in places(pod) {
-        let is_share = asks.iter().any(|ask| ask.place == place);
-        if let Some(container) = place.of_mut(pod) {
+    for position in positions(pod) {
+        let is_share = asks.iter().any(|ask| ask.position == position);
+        if let Some(container) = position.of_mut(pod) {
             strip(container, is_share);
         }
     }
@@ -133,7 +124,7 @@ pub fn translate(pod: &mut Pod) -> Result<Vec<String>, HamiRefusal> {
                 list: ContainerList::Regular,
                 index: 0,
             };
-            if ask.place != first {
+            if ask.position != first {
                 annotations.insert(names::CONTAINER.to_owned(), ask.container.clone());
             }
         }
@@ -160,7 +151,7 @@ pub fn translate(pod: &mut Pod) -> Result<Vec<String>, HamiRefusal> {
 /// What a container asks for; `None` if it asks for no share.
 fn read(
     pod: &Pod,
-    place: ContainerIndex,
+    position: ContainerIndex,
     container: &Container,
 ) -> Result<Option<HamiRequest>, HamiRefusal> {
     let name = || container.name.clone();
@@ -212,7 +203,7 @@ fn read(
     }
     let devices = number(names::WHOLE, "a number of GPUs")?.unwrap_or(1);
     Ok(Some(HamiRequest {
-        place,
+        position,
         container: name(),
         amount,
         devices,

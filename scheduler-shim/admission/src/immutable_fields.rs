@@ -12,6 +12,7 @@ use crate::refusal::PodRefusal;
 const NOTHING: &str = "nothing";
 
 /// A change that comes too late.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} {key} of pod {namespace}/{name} cannot change from {old} to {new}: the pod is bound to node {node} and keeps its share there; delete the pod and create it anew"
@@ -19,17 +20,11 @@ const NOTHING: &str = "nothing";
 pub struct ImmutableFieldChange {
     /// `annotation` or `label`.
     pub what: &'static str,
-    /// The changed key.
     pub key: String,
-    /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its node.
     pub node: String,
-    /// The old value.
     pub old: String,
-    /// The new value.
     pub new: String,
 }
 
@@ -42,27 +37,27 @@ pub fn check(old: &Pod, new: &Pod) -> Result<(), PodRefusal> {
         return Ok(());
     }
     let frozen = |what, key: &String, before: Option<&String>, after: Option<&String>| {
-        let shown = |value: Option<&String>| value.map_or(NOTHING.to_owned(), |v| format!("{v:?}"));
+        let text = |value: Option<&String>| value.map_or(NOTHING.to_owned(), |v| format!("{v:?}"));
         Err(PodRefusal::Frozen(Box::new(ImmutableFieldChange {
             what,
             key: key.clone(),
             namespace: new.metadata.namespace.clone(),
             name: new.metadata.name.clone(),
             node: old.spec.node_name.clone(),
-            old: shown(before),
-            new: shown(after),
+            old: text(before),
+            new: text(after),
         })))
     };
     let (before, after) = (&old.metadata.annotations, &new.metadata.annotations);
     let keys = before.keys().chain(after.keys());
-    for key in keys.filter(|key| says_what_is_asked(key)) {
+    for key in keys.filter(|key| is_gpu_request(key)) {
         if before.get(key) != after.get(key) {
             return frozen("annotation", key, before.get(key), after.get(key));
         }
     }
     let (before, after) = (&old.metadata.labels, &new.metadata.labels);
     // A label may be added: KAI's pods are adopted while they run.
-    for key in before.keys().filter(|key| says_which_card(key)) {
+    for key in before.keys().filter(|key| names_card(key)) {
         if before.get(key) != after.get(key) {
             return frozen("label", key, before.get(key), after.get(key));
         }
@@ -72,14 +67,14 @@ pub fn check(old: &Pod, new: &Pod) -> Result<(), PodRefusal> {
 
 /// Whether an annotation is part of a pod's request.
 #[must_use]
-pub fn says_what_is_asked(key: &str) -> bool {
+pub fn is_gpu_request(key: &str) -> bool {
     let names_container = names::REQUEST_OF_CONTAINER
         .iter()
         .any(|start| key.starts_with(start));
     names::REQUEST.contains(&key) || key == names::CONFIG_MAP || names_container
 }
 
-fn says_which_card(key: &str) -> bool {
+fn names_card(key: &str) -> bool {
     let rest = key.strip_prefix(names::GROUP);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -19,7 +19,7 @@ const DECIMALS: usize = 5;
 /// What to do with a pod whose limit is above its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RequestBelowLimit {
-    /// Refuse it.
+    /// The webhook refuses the pod.
     #[default]
     Refuse,
     /// Schedule and charge the limit, and warn the creator.
@@ -27,11 +27,10 @@ pub enum RequestBelowLimit {
 }
 
 /// An annotation with its value, for messages.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationValue {
-    /// The key.
     pub key: String,
-    /// The value.
     pub value: String,
 }
 
@@ -42,14 +41,13 @@ impl std::fmt::Display for AnnotationValue {
 }
 
 /// A share whose limit is above its request.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{request} is below {limit}: a share does not grow here, its limit is scheduled, charged and kept; set both to the same amount, or let an administrator have limits charged (webhook.requestBelowLimit=charge-limit)"
 )]
 pub struct BurstableShare {
-    /// The request.
     pub request: AnnotationValue,
-    /// The limit.
     pub limit: AnnotationValue,
 }
 
@@ -73,8 +71,8 @@ pub fn growing(pod: &Pod) -> Option<BurstableShare> {
             .limit
             .filter(|limit| limit.share != range.request.share)?;
         Some(BurstableShare {
-            request: range.request.said,
-            limit: limit.said,
+            request: range.request.annotation,
+            limit: limit.annotation,
         })
     });
     growing.next()
@@ -93,8 +91,8 @@ pub(crate) fn check(pod: &Pod) -> Result<(), PodRefusal> {
         return Ok(());
     };
     check_fraction(pod, limit.key, limit.value)?;
-    let place = fraction_container(pod)?;
-    let target = place.of(pod).map_or("", |container| &container.name);
+    let position = fraction_container(pod)?;
+    let target = position.of(pod).map_or("", |container| &container.name);
     if target != limit.container {
         return Err(PodRefusal::OtherContainer {
             key: limit.key.to_owned(),
@@ -118,8 +116,7 @@ fn check_fraction(pod: &Pod, key: &str, text: &str) -> Result<(), PodRefusal> {
     if decimals > DECIMALS {
         return Err(PodRefusal::LimitDecimals(key.to_owned()));
     }
-    let is_fraction = |limit: &f64| *limit > 0.0 && *limit < 1.0;
-    let Some(limit) = number::float(text).filter(is_fraction) else {
+    let Some(limit) = number::float(text).filter(|limit| *limit > 0.0 && *limit < 1.0) else {
         return Err(PodRefusal::LimitForm(key.to_owned()));
     };
     if text.parse::<GpuFraction>().is_err() {
@@ -172,7 +169,7 @@ pub(crate) fn of_fraction(pod: &Pod) -> Option<(Share, AnnotationValue)> {
     let (key, text) = short.or_else(|| {
         container_annotations::portion_limit(pod).map(|limit| (limit.key, limit.value))
     })?;
-    Some((Share::Fraction(text.parse().ok()?), said(key, text)))
+    Some((Share::Fraction(text.parse().ok()?), annotation(key, text)))
 }
 
 /// The limit of a pod's `gpu-memory`.
@@ -180,7 +177,7 @@ pub(crate) fn of_memory(pod: &Pod) -> Option<(Share, AnnotationValue)> {
     let text = pod.annotation(names::MEMORY_UP_TO)?;
     Some((
         Share::Memory(request::bytes(text)?),
-        said(names::MEMORY_UP_TO, text),
+        annotation(names::MEMORY_UP_TO, text),
     ))
 }
 
@@ -205,7 +202,7 @@ fn conflict(of: &'static str, key: &str) -> PodRefusal {
 }
 
 /// An annotation and its value.
-pub(crate) fn said(key: &str, value: &str) -> AnnotationValue {
+pub(crate) fn annotation(key: &str, value: &str) -> AnnotationValue {
     AnnotationValue {
         key: key.to_owned(),
         value: value.to_owned(),

@@ -68,10 +68,10 @@ fn hexadecimal(text: &str) -> Option<f64> {
     for digit in whole.chars() {
         value = value * 16.0 + f64::from(digit.to_digit(16)?);
     }
-    let mut place = 1.0;
+    let mut position = 1.0;
     for digit in decimals.chars() {
-        place /= 16.0;
-        value += f64::from(digit.to_digit(16)?) * place;
+        position /= 16.0;
+        value += f64::from(digit.to_digit(16)?) * position;
     }
     Some(value * f64::powi(2.0, exponent))
 }

@@ -3,6 +3,11 @@
 //! A pod is returned as the same JSON, except for what a rule changed, so the difference is the patch. Absent, null and
 //! empty are the same, as everywhere in Kubernetes.
 
+#![expect(
+    missing_docs,
+    reason = "the fields bear the names under which Kubernetes documents them"
+)]
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -42,79 +47,54 @@ macro_rules! parts {
 }
 
 parts! {
-    /// A pod.
     Pod {
-        /// Its metadata.
         metadata: Metadata,
-        /// Its spec.
         spec: Spec,
-        /// Its status.
         status: Status,
     }
 
-    /// An object's metadata.
     Metadata {
-        /// Its name.
         name: String,
         /// The prefix of a generated name.
         generate_name: String,
-        /// Its namespace.
         namespace: String,
-        /// Its unique id.
         uid: String,
         /// When its deletion was requested.
         deletion_timestamp: Option<String>,
-        /// Labels.
         labels: BTreeMap<String, String>,
-        /// Annotations.
         annotations: BTreeMap<String, String>,
-        /// Its owners.
         owner_references: Vec<Owner>,
     }
 
     /// An owner of an object.
     Owner {
-        /// Its name.
         name: String,
     }
 
-    /// A pod's spec.
     Spec {
-        /// Its scheduler.
         scheduler_name: String,
         /// Its node, once it is bound.
         node_name: String,
-        /// Its runtime class.
         runtime_class_name: String,
-        /// Init containers.
         init_containers: Vec<Container>,
-        /// Regular containers.
         containers: Vec<Container>,
-        /// Volumes.
         volumes: Vec<Volume>,
     }
 
-    /// A pod's status.
     Status {
         /// `Pending`, `Running`, `Succeeded`, `Failed`.
         phase: String,
     }
 
-    /// A container.
     Container {
-        /// Its name.
         name: String,
-        /// Environment variables.
         env: Vec<Variable>,
         /// Objects whose entries all become variables.
         env_from: Vec<VariablesFrom>,
-        /// Its resources.
         resources: Resources,
     }
 
-    /// An environment variable.
     Variable {
-        /// Its name.
         name: String,
         /// Its value, if it is given here.
         value: String,
@@ -128,17 +108,12 @@ parts! {
         config_map_ref: Option<Value>,
     }
 
-    /// A container's resources.
     Resources {
-        /// Limits.
         limits: ResourceList,
-        /// Requests.
         requests: ResourceList,
     }
 
-    /// A volume.
     Volume {
-        /// Its name.
         name: String,
         /// The config map that it mounts.
         config_map: Option<Value>,

@@ -42,6 +42,7 @@ pub struct ReviewedSubGroup {
 }
 
 /// What is wrong with a pod group.
+#[expect(missing_docs, reason = "the fields are those of KAI's PodGroup")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodGroupError {
     /// The group has both minimums.
@@ -57,12 +58,7 @@ pub enum PodGroupError {
     Duplicate(String),
     /// A subgroup's parent does not exist.
     #[error("parent {parent} of {name} was not found")]
-    NoParent {
-        /// The parent.
-        parent: String,
-        /// The subgroup.
-        name: String,
-    },
+    NoParent { parent: String, name: String },
     /// A subgroup is its own ancestor.
     #[error("cycle detected in subgroups")]
     Cycle,
@@ -85,7 +81,6 @@ pub enum PodGroupError {
     TooManyParts {
         /// The subgroup; `None` for the group itself.
         name: Option<String>,
-        /// The minimum.
         least: i32,
         /// The number of children.
         parts: usize,
@@ -236,8 +231,7 @@ impl<'a> SubGroupTree<'a> {
             *parts.entry(parent).or_default() += 1;
         }
         let tree = Self { by_name, parts };
-        let reaches_top = |name: &&str| tree.reaches_top(name);
-        if tree.by_name.keys().all(reaches_top) {
+        if tree.by_name.keys().all(|name| tree.reaches_top(name)) {
             Ok(tree)
         } else {
             Err(PodGroupError::Cycle)
@@ -246,9 +240,10 @@ impl<'a> SubGroupTree<'a> {
 
     /// Whether the path to the top ends. A path with more steps than there are subgroups is a cycle.
     fn reaches_top(&self, name: &str) -> bool {
-        let up = |name: &&'a str| self.by_name.get(name)?.parent.as_deref();
         let first = self.by_name.get(name).map(|group| group.name.as_str());
-        let way = std::iter::successors(first, up);
+        let way = std::iter::successors(first, |name: &&'a str| {
+            self.by_name.get(name)?.parent.as_deref()
+        });
         way.take(self.by_name.len() + 1).count() <= self.by_name.len()
     }
 

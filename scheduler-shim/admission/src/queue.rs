@@ -9,14 +9,12 @@ use apportion_kubernetes::{not_a_duration, parse_duration};
 use serde::Deserialize;
 
 /// The fields of a queue that the rules read.
+#[expect(missing_docs, reason = "the fields are those of KAI's Queue")]
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ReviewedQueue {
-    /// Its metadata.
     pub metadata: ReviewedQueueMetadata,
-    /// Its spec.
     pub spec: ReviewedQueueSpec,
-    /// Its status.
     pub status: Option<ReviewedQueueStatus>,
 }
 
@@ -71,6 +69,7 @@ pub struct QueueQuota {
 }
 
 /// Why a queue is refused.
+#[expect(missing_docs, reason = "the fields are those of KAI's Queue")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueRefusal {
     /// It has no resources.
@@ -78,20 +77,10 @@ pub enum QueueRefusal {
     NoResources,
     /// It has children and is to be deleted.
     #[error("cannot delete queue {name}: it has child queues [{}]", children.join(" "))]
-    HasChildren {
-        /// Its name.
-        name: String,
-        /// Its children.
-        children: Vec<String>,
-    },
+    HasChildren { name: String, children: Vec<String> },
     /// A field is not a duration.
     #[error("{field} {}", not_a_duration(text))]
-    NoDuration {
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        text: String,
-    },
+    NoDuration { field: &'static str, text: String },
     /// Its parent does not exist.
     #[error("failed to get parent queue {0}: queues.scheduling.run.ai \"{0}\" not found")]
     NoParent(String),
@@ -154,8 +143,7 @@ pub fn check(
             }
         }
     }
-    let has_children = |old: &ReviewedQueue| !children(old).is_empty();
-    if compare_quotas && old.is_some_and(has_children) {
+    if compare_quotas && old.is_some_and(|old| !children(old).is_empty()) {
         warnings.extend(beside_children(queue, resources, others));
     }
     QueueVerdict {
@@ -233,16 +221,20 @@ fn beside_parent(
     others: &dyn QueueLookup,
 ) -> Result<Vec<String>, QueueRefusal> {
     let name = &queue.spec.parent_queue;
-    let parent = others.find(name);
-    let parent = parent.ok_or_else(|| QueueRefusal::NoParent(name.clone()))?;
-    let theirs = parent.spec.resources.as_ref();
-    let theirs = theirs.ok_or_else(|| QueueRefusal::ParentWithoutResources(name.clone()))?;
+    let parent = others
+        .find(name)
+        .ok_or_else(|| QueueRefusal::NoParent(name.clone()))?;
+    let theirs = parent
+        .spec
+        .resources
+        .as_ref()
+        .ok_or_else(|| QueueRefusal::ParentWithoutResources(name.clone()))?;
     let siblings = children(&parent)
         .iter()
         .filter(|child| **child != queue.metadata.name)
         .filter_map(|child| others.find(child)?.spec.resources);
     let total: f64 = own.cpu.quota + siblings.map(|sibling| sibling.cpu.quota).sum::<f64>();
-    let said = [
+    let messages = [
         over(own.cpu.quota, theirs.cpu.quota, |child, parent| {
             format!(
                 "child queue CPU quota ({child:.0}) exceeds parent queue {name} CPU quota ({parent:.0})"
@@ -264,7 +256,7 @@ fn beside_parent(
             )
         }),
     ];
-    Ok(said.into_iter().flatten().collect())
+    Ok(messages.into_iter().flatten().collect())
 }
 
 fn beside_children(
@@ -272,7 +264,7 @@ fn beside_children(
     own: &QueueQuotas,
     others: &dyn QueueLookup,
 ) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut messages = Vec::new();
     let (mut cpu, mut gpu, mut memory) = (0.0, 0.0, 0.0);
     for name in children(queue) {
         let Some(child) = others.find(name).and_then(|child| child.spec.resources) else {
@@ -281,23 +273,23 @@ fn beside_children(
         cpu += child.cpu.quota;
         gpu += child.gpu.quota;
         memory += child.memory.quota;
-        said.extend(over(child.cpu.quota, own.cpu.quota, |child, own| {
+        messages.extend(over(child.cpu.quota, own.cpu.quota, |child, own| {
             format!("child queue {name} CPU quota ({child:.0}) exceeds parent CPU quota ({own:.0})")
         }));
     }
-    said.extend(over(cpu, own.cpu.quota, |all, own| {
+    messages.extend(over(cpu, own.cpu.quota, |all, own| {
         format!("total children CPU quota ({all:.0}) exceeds parent CPU quota ({own:.0})")
     }));
-    said.extend(over(gpu, own.gpu.quota, |all, own| {
+    messages.extend(over(gpu, own.gpu.quota, |all, own| {
         format!("total children GPU quota ({all:.2}) exceeds parent GPU quota ({own:.2})")
     }));
-    said.extend(over(memory, own.memory.quota, |all, own| {
+    messages.extend(over(memory, own.memory.quota, |all, own| {
         format!("total children Memory quota ({all:.0}) exceeds parent Memory quota ({own:.0})")
     }));
-    said
+    messages
 }
 
 /// The message for a quota that is above another.
-fn over(below: f64, above: f64, say: impl Fn(f64, f64) -> String) -> Option<String> {
-    (below > above).then(|| say(below, above))
+fn over(below: f64, above: f64, message: impl Fn(f64, f64) -> String) -> Option<String> {
+    (below > above).then(|| message(below, above))
 }

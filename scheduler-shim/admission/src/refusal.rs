@@ -9,18 +9,14 @@ use crate::strict::StrictRefusal;
 use crate::unsupported::UnsupportedRequest;
 
 /// Why a pod is refused.
+#[expect(missing_docs, reason = "the message of each refusal names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodRefusal {
     /// It asks for a share while sharing is off.
     #[error(
         "attempting to create a pod {namespace}/{name} with gpu sharing request, while GPU sharing is disabled"
     )]
-    SharingIsOff {
-        /// The pod's namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
+    SharingIsOff { namespace: String, name: String },
     /// It asks for MPS and for no share.
     #[error("MPS is only supported with GPU fraction request")]
     ServiceWithoutShare,
@@ -57,59 +53,33 @@ pub enum PodRefusal {
     ContainerReference(Box<PodRefusal>),
     /// The annotation with the config maps' names is missing.
     #[error("no desired configmap name found in pod {namespace}/{name} annotations")]
-    ConfigMapName {
-        /// The pod's namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
+    ConfigMapName { namespace: String, name: String },
     /// A container chooses its own cards.
     #[error(
         "container {container} has an environment variable NVIDIA_VISIBLE_DEVICES defined with a value of {value}. This is forbidden due to conflicts with Nvidia's device plugin. The only values that are allowed are 'void' or 'none'"
     )]
-    VisibleDevices {
-        /// Its name.
-        container: String,
-        /// Its choice.
-        value: String,
-    },
+    VisibleDevices { container: String, value: String },
     /// A container takes its choice of cards from a reference.
     #[error(
         "container {container} has an environment variable NVIDIA_VISIBLE_DEVICES defined with a valueFrom reference. This is forbidden due to possible conflicts with Nvidia's device plugin"
     )]
-    VisibleDevicesFrom {
-        /// Its name.
-        container: String,
-    },
+    VisibleDevicesFrom { container: String },
     /// The namespaces of the object and of the request differ.
     #[error(
         "error: the namespace from the provided object {object} does not match the namespace {request}"
     )]
-    Namespace {
-        /// The object's namespace.
-        object: String,
-        /// The request's namespace.
-        request: String,
-    },
+    Namespace { object: String, request: String },
 
     /// An amount of memory for one container is invalid.
     #[error(
         "{key} annotation value must be a positive amount of memory such as 2000Mi or 8Gi. given value: {value}"
     )]
-    ContainerMemory {
-        /// The annotation.
-        key: String,
-        /// Its value.
-        value: String,
-    },
+    ContainerMemory { key: String, value: String },
     /// A container's request exceeds its limit.
     #[error("{request} of {at_least} is more than the limit of {at_most}")]
     RequestOverLimit {
-        /// The request's annotation.
         request: String,
-        /// Its value.
         at_least: String,
-        /// The limit's value.
         at_most: String,
     },
     /// Annotations for the pod's share and for a container's share.
@@ -134,12 +104,7 @@ pub enum PodRefusal {
     #[error(
         "NvFractions memory request ({named}) does not match gpu-memory annotation value ({pods} MiB)"
     )]
-    MemoryMismatch {
-        /// The container's amount.
-        named: String,
-        /// The pod's amount.
-        pods: String,
-    },
+    MemoryMismatch { named: String, pods: String },
     /// A container has a limit, but the pod's share has none.
     #[error(
         "cannot combine nvidia.com/container. limit annotation with gpu-fraction or gpu-memory annotation"
@@ -147,20 +112,10 @@ pub enum PodRefusal {
     LimitBeside,
     /// Two limits that differ.
     #[error("{of} annotation conflicts with {key} annotation")]
-    LimitConflict {
-        /// The pod's annotation.
-        of: &'static str,
-        /// The container's annotation.
-        key: String,
-    },
+    LimitConflict { of: &'static str, key: String },
     /// A limit without its request.
     #[error("{key} annotation can only be used together with the {of} annotation")]
-    LimitAlone {
-        /// The limit's annotation.
-        key: String,
-        /// The request's annotation.
-        of: &'static str,
-    },
+    LimitAlone { key: String, of: &'static str },
     /// A limit with more decimals than KAI allows.
     #[error("{0} annotation value must have at most 5 digits after the decimal point")]
     LimitDecimals(String),
@@ -173,21 +128,16 @@ pub enum PodRefusal {
     /// A limit that is too small for its request.
     #[error("{key} annotation value ({value}) must {least} {of} annotation value ({request})")]
     LimitTooSmall {
-        /// The limit's annotation.
         key: String,
-        /// Its value.
         value: String,
         /// What it must be, as a phrase.
         least: &'static str,
-        /// The request's annotation.
         of: &'static str,
-        /// Its value.
         request: String,
     },
     /// A limit for a container that does not get the share.
     #[error("{key} annotation is for a container that does not get the share: {target} gets it")]
     OtherContainer {
-        /// The limit's annotation.
         key: String,
         /// The container that gets it.
         target: String,
@@ -197,13 +147,9 @@ pub enum PodRefusal {
         "container {container} requests {asked} of {resource}, but its share counts {is}; leave the resource out of the pod, or request {is}"
     )]
     Counted {
-        /// Its name.
         container: String,
-        /// The resource.
         resource: &'static str,
-        /// The requested amount.
         asked: String,
-        /// The right amount.
         is: u64,
     },
     /// A limit above the request, where that is refused.
@@ -211,7 +157,7 @@ pub enum PodRefusal {
     Growing(Box<BurstableShare>),
     /// A request that Apportion does not support.
     #[error(transparent)]
-    Wish(Box<UnsupportedRequest>),
+    Unsupported(Box<UnsupportedRequest>),
     /// A changed request of a bound pod.
     #[error(transparent)]
     Frozen(Box<ImmutableFieldChange>),

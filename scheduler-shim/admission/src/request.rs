@@ -9,7 +9,7 @@ use apportion_abi::{Bytes, GpuFraction, GpuRequest, Share};
 use crate::containers::{
     ContainerIndex, has_pod_share, is_shared, named_in_keys, shared_containers,
 };
-use crate::limits::{self, AnnotationValue, said};
+use crate::limits::{self, AnnotationValue, annotation};
 use crate::names;
 use crate::number;
 use crate::pod::Pod;
@@ -102,7 +102,7 @@ fn check_both(pod: &Pod) -> Result<(), PodRefusal> {
         });
     }
     if let Some(limit) = amount(pod, name, names::PER_CONTAINER_LIMIT)? {
-        limits::check_written(pod, &limit.said.key, limit.share)?;
+        limits::check_written(pod, &limit.annotation.key, limit.share)?;
     }
     let Some(request) = amount(pod, name, names::PER_CONTAINER_REQUEST)? else {
         return Ok(());
@@ -110,7 +110,7 @@ fn check_both(pod: &Pod) -> Result<(), PodRefusal> {
     match (pod.annotation(names::MEMORY), pod_request(pod)?) {
         (Some(memory), Some(of_pod)) if of_pod.share != request.share => {
             Err(PodRefusal::MemoryMismatch {
-                named: request.said.value,
+                named: request.annotation.value,
                 pods: memory.to_owned(),
             })
         }
@@ -146,7 +146,7 @@ pub struct ContainerGpuRequest {
 #[derive(Clone, Debug)]
 pub(crate) struct AnnotatedShare {
     pub(crate) share: Share,
-    pub(crate) said: AnnotationValue,
+    pub(crate) annotation: AnnotationValue,
 }
 
 /// A container's request and limit.
@@ -206,9 +206,9 @@ pub(crate) fn ranges(pod: &Pod) -> Result<Vec<ShareRange>, PodRefusal> {
             limit: pod_limit(pod),
         }]);
     }
-    let places = shared_containers_of(pod)?;
-    let ranges = places.into_iter().map(|place| {
-        let name = place.of(pod).map_or("", |container| &container.name);
+    let positions = shared_containers_of(pod)?;
+    let ranges = positions.into_iter().map(|position| {
+        let name = position.of(pod).map_or("", |container| &container.name);
         named_range(pod, name)
     });
     ranges.collect()
@@ -220,7 +220,7 @@ fn pod_request(pod: &Pod) -> Result<Option<AnnotatedShare>, PodRefusal> {
         let fraction: GpuFraction = text.parse().map_err(|_| PodRefusal::Fraction)?;
         return Ok(Some(AnnotatedShare {
             share: Share::Fraction(fraction),
-            said: said(names::FRACTION, text),
+            annotation: annotation(names::FRACTION, text),
         }));
     }
     let Some(text) = pod.annotation(names::MEMORY) else {
@@ -230,13 +230,13 @@ fn pod_request(pod: &Pod) -> Result<Option<AnnotatedShare>, PodRefusal> {
     let bytes = mib.checked_mul(1 << 20).ok_or(PodRefusal::Memory)?;
     Ok(Some(AnnotatedShare {
         share: Share::Memory(Bytes(bytes)),
-        said: said(names::MEMORY, &format!("{text} MiB")),
+        annotation: annotation(names::MEMORY, &format!("{text} MiB")),
     }))
 }
 
 fn pod_limit(pod: &Pod) -> Option<AnnotatedShare> {
     let limit = limits::of_memory(pod).or_else(|| limits::of_fraction(pod));
-    limit.map(|(share, said)| AnnotatedShare { share, said })
+    limit.map(|(share, annotation)| AnnotatedShare { share, annotation })
 }
 
 /// The request and limit that annotations with its name give a container.
@@ -247,9 +247,9 @@ fn named_range(pod: &Pod, name: &str) -> Result<ShareRange, PodRefusal> {
         && memory(least) > memory(most)
     {
         return Err(PodRefusal::RequestOverLimit {
-            request: least.said.key.clone(),
-            at_least: least.said.value.clone(),
-            at_most: most.said.value.clone(),
+            request: least.annotation.key.clone(),
+            at_least: least.annotation.value.clone(),
+            at_most: most.annotation.value.clone(),
         });
     }
     let limit = most.clone().or_else(|| pod_limit(pod));
@@ -278,7 +278,7 @@ fn amount(pod: &Pod, name: &str, end: &str) -> Result<Option<AnnotatedShare>, Po
     match bytes(value) {
         Some(bytes) => Ok(Some(AnnotatedShare {
             share: Share::Memory(bytes),
-            said: said(&key, value),
+            annotation: annotation(&key, value),
         })),
         None => Err(PodRefusal::ContainerMemory {
             value: value.to_owned(),

@@ -9,7 +9,7 @@ use apportion_abi::names::{RESOURCE_SHARE_MIB as MIB, RESOURCE_SHARE_MICRO as MI
 use apportion_abi::{SHARE_UNIT, Share};
 use serde_json::{Value, json};
 
-use crate::containers::places;
+use crate::containers::positions;
 use crate::pod::Pod;
 use crate::refusal::PodRefusal;
 use crate::request::{self, ContainerGpuRequest};
@@ -65,11 +65,11 @@ pub(crate) fn check(pod: &Pod) -> Result<(), PodRefusal> {
     for one in request::read(pod).unwrap_or_default() {
         shares.insert(one.container, counted(&one));
     }
-    for place in places(pod) {
-        let Some(container) = place.of(pod) else {
+    for position in positions(pod) {
+        let Some(container) = position.of(pod) else {
             continue;
         };
-        let share = shares.get(&place).copied().flatten();
+        let share = shares.get(&position).copied().flatten();
         let resources = [&container.resources.limits, &container.resources.requests];
         for (resource, amounts) in resources
             .into_iter()

@@ -119,6 +119,8 @@ fn beside(pod: &Pod) -> Option<String> {
     let limits = pod
         .all_containers()
         .flat_map(|container| container.resources.limits.keys());
-    let odd = |key: &&String| *key == names::WHOLE_AMD || key.starts_with(names::PARTITION);
-    limits.into_iter().find(odd).cloned()
+    limits
+        .into_iter()
+        .find(|key| *key == names::WHOLE_AMD || key.starts_with(names::PARTITION))
+        .cloned()
 }

@@ -47,10 +47,13 @@ pub fn check(topology: &ReviewedTopology) -> Result<(), TopologyRefusal> {
         .collect();
     let aliases = levels.iter().map(|level| level.alias.as_str());
     let aliases: Vec<&str> = aliases.filter(|alias| !alias.is_empty()).collect();
-    let mut seen = BTreeSet::new();
-    let repeated = aliases.iter().copied().filter(|alias| !seen.insert(*alias));
+    let mut known = BTreeSet::new();
+    let repeated = aliases
+        .iter()
+        .copied()
+        .filter(|alias| !known.insert(*alias));
     let repeated: Vec<&str> = repeated.collect();
-    let taken = aliases
+    let conflicting = aliases
         .iter()
         .copied()
         .filter(|alias| labels.contains(alias));
@@ -61,10 +64,10 @@ pub fn check(topology: &ReviewedTopology) -> Result<(), TopologyRefusal> {
         ),
         (
             "an alias must not equal a nodeLabel; conflicting",
-            taken.collect(),
+            conflicting.collect(),
         ),
     ];
-    let said: Vec<String> = wrong
+    let problems: Vec<String> = wrong
         .into_iter()
         .filter(|(_, aliases)| !aliases.is_empty())
         .map(|(what, mut aliases)| {
@@ -72,9 +75,9 @@ pub fn check(topology: &ReviewedTopology) -> Result<(), TopologyRefusal> {
             format!("{what}: [{}]", aliases.join(" "))
         })
         .collect();
-    if said.is_empty() {
+    if problems.is_empty() {
         Ok(())
     } else {
-        Err(TopologyRefusal(said.join("; ")))
+        Err(TopologyRefusal(problems.join("; ")))
     }
 }

@@ -14,6 +14,7 @@ const TIME_SLICING: &str = "time-slicing";
 const SM_SHARING: &str = "sm-sharing";
 
 /// A request that Apportion does not support.
+#[expect(missing_docs, reason = "the message of each refusal names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnsupportedRequest {
     /// Several programs at once on the multiprocessors of a card.
@@ -23,12 +24,7 @@ pub enum UnsupportedRequest {
     SmSharing(String),
     /// A way to share that KAI does not know.
     #[error("invalid NvFractions compute mode: {value} ({key} is time-slicing or sm-sharing)")]
-    Mode {
-        /// The annotation.
-        key: String,
-        /// Its value.
-        value: String,
-    },
+    Mode { key: String, value: String },
     /// A part of a card's time.
     #[error(
         "{0} is not supported: a share limits GPU memory, and the pods on a GPU share its time as the driver divides it; leave the annotation out"
@@ -39,7 +35,6 @@ pub enum UnsupportedRequest {
         "{0} may only be written by KAI's binder; Apportion chooses the GPUs of a pod itself, so leave the annotation out"
     )]
     Given(String),
-    /// An unknown annotation.
     #[error(
         "invalid NvFractions annotation key: {0} (known are .gpu-memory.request, .gpu-memory.limit and .gpu-compute.mode after the container's name)"
     )]
@@ -57,7 +52,7 @@ pub(crate) fn check(pod: &Pod) -> Result<(), PodRefusal> {
         mode(names::COMPUTE_MODE, value)
     });
     match found {
-        Some(wish) => Err(PodRefusal::Wish(Box::new(wish))),
+        Some(wish) => Err(PodRefusal::Unsupported(Box::new(wish))),
         None => Ok(()),
     }
 }
@@ -89,7 +84,7 @@ fn mode(key: &str, value: &str) -> Option<UnsupportedRequest> {
 #[must_use]
 pub fn unmet(pod: &Pod) -> Option<String> {
     match check(pod) {
-        Err(PodRefusal::Wish(wish)) if !matches!(*wish, UnsupportedRequest::Given(_)) => {
+        Err(PodRefusal::Unsupported(wish)) if !matches!(*wish, UnsupportedRequest::Given(_)) => {
             Some(wish.to_string())
         }
         Err(_) | Ok(()) => None,

@@ -214,10 +214,10 @@ proptest! {
             prop_assert_eq!(pod, before);
             return Ok(());
         }
-        let places = [(ContainerList::Init, 0), (ContainerList::Regular, 0), (ContainerList::Regular, 1)]
+        let positions = [(ContainerList::Init, 0), (ContainerList::Regular, 0), (ContainerList::Regular, 1)]
             .map(|(list, index)| ContainerIndex { list, index });
-        for place in places {
-            let resources = &place.of(&pod).expect("it is there").resources;
+        for position in positions {
+            let resources = &position.of(&pod).expect("it is there").resources;
             for name in RESOURCES {
                 prop_assert!(!resources.limits.contains_key(name) && !resources.requests.contains_key(name));
             }
@@ -226,19 +226,19 @@ proptest! {
         prop_assert_eq!(hami::translate(&mut pod), Ok(Vec::new()));
         prop_assert_eq!(&pod, &again);
 
-        let amount = |place: ContainerIndex, name: &str| {
-            let limits = &place.of(&before).expect("it is there").resources.limits;
+        let amount = |position: ContainerIndex, name: &str| {
+            let limits = &position.of(&before).expect("it is there").resources.limits;
             let text = limits.get(name).map(|value| value.to_string().replace('"', ""));
             text.and_then(|text| text.parse::<u64>().ok()).filter(|amount| *amount > 0)
         };
-        let wants = |place: ContainerIndex| {
-            let percent = amount(place, PERCENTAGE).filter(|percent| *percent < 100);
-            amount(place, MEMORY).or(percent).is_some()
+        let wants = |position: ContainerIndex| {
+            let percent = amount(position, PERCENTAGE).filter(|percent| *percent < 100);
+            amount(position, MEMORY).or(percent).is_some()
         };
-        let shares: Vec<ContainerIndex> = places.into_iter().filter(|place| wants(*place)).collect();
-        if !shares.is_empty() && !places.into_iter().any(|place| {
-            let whole = place.of(&pod).expect("it is there").resources.limits.contains_key(WHOLE);
-            whole && !wants(place)
+        let shares: Vec<ContainerIndex> = positions.into_iter().filter(|position| wants(*position)).collect();
+        if !shares.is_empty() && !positions.into_iter().any(|position| {
+            let whole = position.of(&pod).expect("it is there").resources.limits.contains_key(WHOLE);
+            whole && !wants(position)
         }) {
             let settings = AdmissionSettings {
                 sharing: true,

@@ -29,7 +29,7 @@ use crate::node::NodeView;
 use crate::objects::{AllocationResult, ResourceClaim};
 use crate::pool;
 use crate::refusal::AllocationRefusal;
-use crate::request_plan::{DevicePlace, MOST_DEVICES, NodeDevices, RequestPlan, is_tainted};
+use crate::request_plan::{DeviceIndex, MOST_DEVICES, NodeDevices, RequestPlan, is_tainted};
 
 mod result;
 mod tally;
@@ -52,7 +52,7 @@ struct ClaimPlan<'a> {
 
 /// A device that a claim gets.
 struct GivenDevice {
-    place: DevicePlace,
+    index: DeviceIndex,
     request: usize,
     alternative: usize,
     /// What it consumes, if several claims may have it.
@@ -78,12 +78,11 @@ struct SearchPosition {
     /// How many devices the request has.
     devices: usize,
     /// Where to go on: earlier devices were tried for this request.
-    from: Option<DevicePlace>,
+    from: Option<DeviceIndex>,
 }
 
 /// Why a part of the search ended.
 enum SearchEnd {
-    /// All is given.
     Found,
     /// There is no solution from here.
     Nothing,
@@ -108,7 +107,7 @@ pub fn allocate(
     let devices = NodeDevices {
         inventory,
         node,
-        pools: pool::within_reach(inventory, &node),
+        pools: pool::reachable(inventory, &node),
     };
     let mut search = AllocationSearch::new(&devices, usage, claims)?;
     search.refuse_shortages()?;
@@ -133,8 +132,8 @@ struct AllocationSearch<'a> {
     usage: &'a DeviceUsage,
     claims: Vec<ClaimPlan<'a>>,
     /// Whether a device is selected: by claim, request, alternative and place.
-    selected: HashMap<(usize, usize, usize, DevicePlace), bool>,
-    gifts: HashMap<DevicePlace, DeviceGift<'a>>,
+    selected: HashMap<(usize, usize, usize, DeviceIndex), bool>,
+    gifts: HashMap<DeviceIndex, DeviceGift<'a>>,
     counters: HashMap<usize, CounterState<'a>>,
     steps: usize,
 }
@@ -250,14 +249,14 @@ impl<'a> AllocationSearch<'a> {
             return Ok(SearchEnd::TooMany);
         }
         if wants_all {
-            let place = plan.all[at.devices];
-            let end = self.try_device(at, alternative, place, true)?;
+            let index = plan.all[at.devices];
+            let end = self.try_device(at, alternative, index, true)?;
             return Ok(end.unwrap_or(SearchEnd::Nothing));
         }
         let devices = self.devices;
-        let places = devices.places();
-        for place in places.filter(|place| at.from.is_none_or(|from| *place > from)) {
-            match self.try_device(at, alternative, place, false)? {
+        let indices = devices.indices();
+        for index in indices.filter(|index| at.from.is_none_or(|from| *index > from)) {
+            match self.try_device(at, alternative, index, false)? {
                 Some(end @ (SearchEnd::Found | SearchEnd::TooMany)) => return Ok(end),
                 Some(SearchEnd::Nothing) | None => {}
             }
@@ -270,7 +269,7 @@ impl<'a> AllocationSearch<'a> {
         &mut self,
         at: SearchPosition,
         alternative: usize,
-        place: DevicePlace,
+        index: DeviceIndex,
         is_needed: bool,
     ) -> Result<Option<SearchEnd>, AllocationRefusal> {
         self.steps += 1;
@@ -280,12 +279,12 @@ impl<'a> AllocationSearch<'a> {
                 steps: MOST_STEPS,
             });
         }
-        if !self.give(at, alternative, place, is_needed)? {
+        if !self.give(at, alternative, index, is_needed)? {
             return Ok(None);
         }
         let next = SearchPosition {
             devices: at.devices + 1,
-            from: Some(place),
+            from: Some(index),
             ..at
         };
         let end = self.next(next)?;
@@ -300,19 +299,19 @@ impl<'a> AllocationSearch<'a> {
         &mut self,
         at: SearchPosition,
         alternative: usize,
-        place: DevicePlace,
+        index: DeviceIndex,
         is_needed: bool,
     ) -> Result<bool, AllocationRefusal> {
         let devices = self.devices;
-        let device = devices.device(place);
-        let pool = &devices.pools[place.pool];
+        let device = devices.device(index);
+        let pool = &devices.pools[index.pool];
         let used = self
             .usage
             .of(pool.name.driver, pool.name.pool, &device.name);
         let claim = &self.claims[at.claim];
         let plan = &claim.requests[at.request][alternative];
         let is_shared = device.allow_multiple_allocations;
-        let gift = self.gifts.get(&place);
+        let gift = self.gifts.get(&index);
         let has_owner = if plan.terms.admin_access {
             gift.is_some_and(|gift| gift.owners.contains(&at.claim))
         } else {
@@ -321,7 +320,7 @@ impl<'a> AllocationSearch<'a> {
         };
         if has_owner
             || !devices
-                .slice(place)
+                .slice(index)
                 .slice
                 .spec
                 .skip_node_operations
@@ -330,11 +329,11 @@ impl<'a> AllocationSearch<'a> {
             return Ok(false);
         }
         let fault = |reason| invalid(claim.claim, Some(plan.name), reason);
-        let key = (at.claim, at.request, alternative, place);
+        let key = (at.claim, at.request, alternative, index);
         let is_selected = match self.selected.get(&key) {
             Some(known) => *known,
             None => {
-                let is_selected = devices.selects(plan, place).map_err(fault)?;
+                let is_selected = devices.selects(plan, index).map_err(fault)?;
                 self.selected.insert(key, is_selected);
                 is_selected
             }
@@ -354,7 +353,7 @@ impl<'a> AllocationSearch<'a> {
             && (used.is_some_and(|used| used.shares > 0)
                 || gift.is_some_and(|gift| gift.shares > 0));
         let needs_counters = !is_charged && !device.consumes_counters.is_empty();
-        if is_tainted || (needs_counters && !self.counters_of(place.pool).add(device)) {
+        if is_tainted || (needs_counters && !self.counters_of(index.pool).add(device)) {
             return Ok(false);
         }
         let claim = &mut self.claims[at.claim];
@@ -372,7 +371,7 @@ impl<'a> AllocationSearch<'a> {
                 }
                 let claim = claim.claim;
                 if needs_counters {
-                    self.counters_of(place.pool).remove(device);
+                    self.counters_of(index.pool).remove(device);
                 }
                 if is_needed && breaks_constraint {
                     let reason = format!(
@@ -384,7 +383,7 @@ impl<'a> AllocationSearch<'a> {
                 return Ok(false);
             }
         };
-        let gift = self.gifts.entry(place).or_default();
+        let gift = self.gifts.entry(index).or_default();
         if is_shared {
             gift.shares += 1;
             for capacity in device.capacity.keys() {
@@ -395,7 +394,7 @@ impl<'a> AllocationSearch<'a> {
             gift.owners.push(at.claim);
         }
         self.claims[at.claim].given.push(GivenDevice {
-            place,
+            index,
             request: at.request,
             alternative,
             share: is_shared.then_some(consumed),
@@ -409,16 +408,16 @@ impl<'a> AllocationSearch<'a> {
         let Some(last) = claim.given.pop() else {
             return;
         };
-        let device = self.devices.device(last.place);
+        let device = self.devices.device(last.index);
         let name = claim.requests[last.request][last.alternative].name;
         for constraint in &mut claim.constraints {
             constraint.remove(name);
         }
-        let pool = &self.devices.pools[last.place.pool];
+        let pool = &self.devices.pools[last.index.pool];
         let used = self
             .usage
             .of(pool.name.driver, pool.name.pool, &device.name);
-        let gift = self.gifts.entry(last.place).or_default();
+        let gift = self.gifts.entry(last.index).or_default();
         if let Some(consumed) = &last.share {
             gift.shares = gift.shares.saturating_sub(1);
             for (capacity, amount) in consumed {
@@ -433,7 +432,7 @@ impl<'a> AllocationSearch<'a> {
         let was_charged =
             last.share.is_some() && (used.is_some_and(|used| used.shares > 0) || gift.shares > 0);
         if !was_charged && !device.consumes_counters.is_empty() {
-            self.counters_of(last.place.pool).remove(device);
+            self.counters_of(last.index.pool).remove(device);
         }
     }
 
@@ -443,9 +442,9 @@ impl<'a> AllocationSearch<'a> {
         state.or_insert_with(|| CounterState::new(found, self.usage))
     }
 
-    fn used(&self, place: DevicePlace) -> Option<&'a DeviceUse> {
-        let pool = &self.devices.pools[place.pool].name;
-        let device = self.devices.device(place);
+    fn used(&self, index: DeviceIndex) -> Option<&'a DeviceUse> {
+        let pool = &self.devices.pools[index.pool].name;
+        let device = self.devices.device(index);
         self.usage.of(pool.driver, pool.pool, &device.name)
     }
 }

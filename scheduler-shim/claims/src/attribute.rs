@@ -15,15 +15,12 @@ pub struct DeviceAttribute {
 }
 
 /// Values of one type.
+#[expect(missing_docs, reason = "the names of the variants say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttributeValues {
-    /// Integers.
     Int(Box<[i64]>),
-    /// Booleans.
     Bool(Box<[bool]>),
-    /// Strings.
     String(Box<[String]>),
-    /// Semantic versions.
     Version(Box<[String]>),
     /// A type that this crate does not know.
     Unknown,

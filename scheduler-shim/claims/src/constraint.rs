@@ -81,7 +81,7 @@ impl<'a> ConstraintState<'a> {
         if !values.is_comparable() {
             return false;
         }
-        let kept = match (&self.rule, self.values.last()) {
+        let common = match (&self.rule, self.values.last()) {
             (ConstraintRule::SameValue(_), Some(shared)) => shared.shared_with(values),
             (ConstraintRule::SameValue(_), None) => Some(values.clone()),
             (ConstraintRule::DifferentValues(_), _) => {
@@ -90,8 +90,8 @@ impl<'a> ConstraintState<'a> {
                 (!is_taken).then(|| values.clone())
             }
         };
-        let is_kept = kept.is_some();
-        self.values.extend(kept);
+        let is_kept = common.is_some();
+        self.values.extend(common);
         is_kept
     }
 

@@ -39,7 +39,7 @@ pub struct DeviceUsage {
 }
 
 impl DeviceUsage {
-    /// Counts an allocation.
+    /// Counts the devices and counters of an allocation as used.
     pub fn add(&mut self, allocation: &AllocationResult) {
         for result in own(allocation) {
             let pools = self.used.entry(result.driver.clone()).or_default();

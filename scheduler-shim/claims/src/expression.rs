@@ -55,7 +55,7 @@ impl Default for CompiledExpressions {
 }
 
 impl CompiledExpressions {
-    /// Whether the device of the driver fulfils the condition, or why that cannot be said.
+    /// Whether the device of the driver fulfils the condition, or why that is unknown.
     ///
     /// # Errors
     ///

@@ -142,9 +142,9 @@ impl DeviceInventory {
         known: &KnownSlice,
         device: usize,
     ) -> Result<bool, String> {
-        let place = (known.version, device);
+        let index = (known.version, device);
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(value) = values.get(expression).and_then(|known| known.get(&place)) {
+        if let Some(value) = values.get(expression).and_then(|known| known.get(&index)) {
             return value.clone();
         }
         let spec = &known.slice.spec;
@@ -152,7 +152,7 @@ impl DeviceInventory {
             .expressions
             .evaluate(expression, &spec.driver, &spec.devices[device]);
         let known = values.entry(expression.to_owned()).or_default();
-        known.insert(place, value.clone());
+        known.insert(index, value.clone());
         value
     }
 

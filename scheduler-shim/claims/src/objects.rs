@@ -3,6 +3,8 @@
 //! A field that changes what may be allocated, and that this crate does not follow, is kept, so that the allocation
 //! can be refused instead of being wrong.
 
+#![expect(missing_docs, reason = "the fields are those of resource.k8s.io")]
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -15,11 +17,9 @@ use crate::attribute::DeviceAttribute;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ObjectMetadata {
-    /// Its name.
     pub name: String,
     /// Its namespace, if its kind has any.
     pub namespace: String,
-    /// Its UID.
     pub uid: String,
 }
 
@@ -27,9 +27,7 @@ pub struct ObjectMetadata {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ResourceSlice {
-    /// Its name.
     pub metadata: ObjectMetadata,
-    /// What it has.
     pub spec: ResourceSliceSpec,
 }
 
@@ -39,7 +37,6 @@ pub struct ResourceSlice {
 pub struct ResourceSliceSpec {
     /// The driver that published it.
     pub driver: String,
-    /// Its pool.
     pub pool: ResourcePool,
     /// The only node that reaches its devices.
     pub node_name: Option<String>,
@@ -49,7 +46,6 @@ pub struct ResourceSliceSpec {
     pub all_nodes: bool,
     /// Whether each device says which nodes reach it.
     pub per_device_node_selection: bool,
-    /// Its devices.
     pub devices: Vec<Device>,
     /// What devices of the pool share.
     pub shared_counters: Vec<CounterSet>,
@@ -89,7 +85,7 @@ pub struct Device {
     pub all_nodes: bool,
     /// Its taints.
     pub taints: Vec<DeviceTaint>,
-    /// Whether an allocation of it is for the node alone, whoever reaches it.
+    /// Whether an allocation of it is for the node alone, whichever nodes reach it.
     pub binds_to_node: bool,
     /// What must hold before a pod is bound. Not followed: such devices are not allocated.
     pub binding_conditions: Vec<String>,
@@ -123,9 +119,7 @@ pub struct CapacityRequestPolicy {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CapacityRange {
-    /// The least.
     pub min: Option<Amount>,
-    /// The most.
     pub max: Option<Amount>,
     /// The steps above the least.
     pub step: Option<Amount>,
@@ -135,9 +129,7 @@ pub struct CapacityRange {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CounterSet {
-    /// Its name.
     pub name: String,
-    /// Its counters.
     pub counters: BTreeMap<String, Counter>,
 }
 
@@ -165,11 +157,8 @@ pub struct CounterConsumption {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct DeviceTaint {
-    /// Its key.
     pub key: String,
-    /// Its value.
     pub value: String,
-    /// What it forbids.
     pub effect: String,
 }
 
@@ -210,9 +199,7 @@ pub struct NodeSelectorRequirement {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct DeviceClass {
-    /// Its name.
     pub metadata: ObjectMetadata,
-    /// What it has.
     pub spec: DeviceClassSpec,
 }
 
@@ -395,9 +382,7 @@ pub struct ConsumerReference {
     pub api_group: String,
     /// Its resource: `pods`.
     pub resource: String,
-    /// Its name.
     pub name: String,
-    /// Its UID.
     pub uid: String,
 }
 
@@ -430,11 +415,8 @@ pub struct DeviceAllocationResult {
 pub struct AllocatedDevice {
     /// The request, with `/` and the alternative if it had any.
     pub request: String,
-    /// The driver.
     pub driver: String,
-    /// The pool.
     pub pool: String,
-    /// The device.
     pub device: String,
     /// Whether it is used beside its users.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,7 +11,6 @@ use crate::inventory::{DeviceInventory, KnownSlice, PoolName};
 use crate::node::{NodeView, reaches};
 use crate::objects::{CounterSet, ResourceSlice};
 
-/// A pool.
 #[derive(Debug)]
 pub(crate) struct DevicePool<'a> {
     pub(crate) name: PoolName<'a>,
@@ -21,21 +20,20 @@ pub(crate) struct DevicePool<'a> {
     pub(crate) slices: Vec<&'a KnownSlice>,
     /// The other slices with devices, if they were needed.
     pub(crate) elsewhere: Vec<&'a KnownSlice>,
-    /// What devices share.
     pub(crate) counters: BTreeMap<&'a str, &'a CounterSet>,
 }
 
 /// Why a pool gives nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolFault {
-    /// Slices are missing.
+    /// Some slices of the newest generation are missing.
     Incomplete,
     /// Slices contradict each other.
     Invalid(String),
 }
 
 /// All pools with devices for this node.
-pub(crate) fn within_reach<'a>(
+pub(crate) fn reachable<'a>(
     inventory: &'a DeviceInventory,
     node: &NodeView<'_>,
 ) -> Vec<DevicePool<'a>> {

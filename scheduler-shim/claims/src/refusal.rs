@@ -3,22 +3,19 @@
 use std::fmt;
 
 /// Why claims cannot be allocated on a node.
+#[expect(missing_docs, reason = "the message of each refusal names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocationRefusal {
     /// The claim can nowhere be allocated as it is.
     Invalid {
-        /// The claim.
         claim: String,
         /// The request, if one is at fault.
         request: Option<String>,
-        /// What is wrong.
         reason: String,
     },
     /// A request wants all devices while a pool changes.
     PoolChanges {
-        /// The claim.
         claim: String,
-        /// The request.
         request: String,
         /// The pool, with its driver.
         pool: String,
@@ -27,14 +24,12 @@ pub enum AllocationRefusal {
     TooFewDevices(Box<DeviceShortage>),
     /// Each request could be served alone, but not all together.
     NoCombination {
-        /// The claims.
         claims: Vec<String>,
         /// Whether a claim has constraints.
         has_constraints: bool,
     },
     /// The search was given up.
     TooHard {
-        /// The claims.
         claims: Vec<String>,
         /// After how many steps.
         steps: usize,
@@ -42,11 +37,10 @@ pub enum AllocationRefusal {
 }
 
 /// What a request finds on a node.
+#[expect(missing_docs, reason = "the message of each refusal names its fields")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceShortage {
-    /// The claim.
     pub claim: String,
-    /// The request.
     pub request: String,
     /// The class of the devices.
     pub class: String,

@@ -17,7 +17,7 @@ pub(crate) const MOST_DEVICES: usize = 32;
 
 /// Where a device is: the pool, the slice in it, the device in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct DevicePlace {
+pub(crate) struct DeviceIndex {
     pub(crate) pool: usize,
     pub(crate) slice: usize,
     pub(crate) device: usize,
@@ -32,7 +32,7 @@ pub(crate) struct RequestPlan<'a> {
     /// How many devices it needs.
     pub(crate) wanted: usize,
     /// Which, if it wants all.
-    pub(crate) all: Vec<DevicePlace>,
+    pub(crate) all: Vec<DeviceIndex>,
 }
 
 /// The pools of a node, and what is known of their devices.
@@ -44,23 +44,23 @@ pub(crate) struct NodeDevices<'a> {
 }
 
 impl<'a> NodeDevices<'a> {
-    pub(crate) fn slice(&self, place: DevicePlace) -> &'a KnownSlice {
-        self.pools[place.pool].slices[place.slice]
+    pub(crate) fn slice(&self, index: DeviceIndex) -> &'a KnownSlice {
+        self.pools[index.pool].slices[index.slice]
     }
 
-    pub(crate) fn device(&self, place: DevicePlace) -> &'a Device {
-        &self.slice(place).slice.spec.devices[place.device]
+    pub(crate) fn device(&self, index: DeviceIndex) -> &'a Device {
+        &self.slice(index).slice.spec.devices[index.device]
     }
 
     /// Every device of pools without a fault, in the order in which they are tried.
-    pub(crate) fn places(&self) -> impl Iterator<Item = DevicePlace> {
+    pub(crate) fn indices(&self) -> impl Iterator<Item = DeviceIndex> {
         let pools = self.pools.iter().enumerate();
         let sound = pools.filter(|(_, pool)| pool.fault.is_none());
         sound.flat_map(|(pool, found)| {
             let slices = found.slices.iter().enumerate();
             slices.flat_map(move |(slice, known)| {
                 let devices = 0..known.slice.spec.devices.len();
-                devices.map(move |device| DevicePlace {
+                devices.map(move |device| DeviceIndex {
                     pool,
                     slice,
                     device,
@@ -77,10 +77,10 @@ impl<'a> NodeDevices<'a> {
     pub(crate) fn selects(
         &self,
         plan: &RequestPlan<'_>,
-        place: DevicePlace,
+        index: DeviceIndex,
     ) -> Result<bool, String> {
-        let known = self.slice(place);
-        let device = self.device(place);
+        let known = self.slice(index);
+        let device = self.device(index);
         if !device.binding_conditions.is_empty() {
             return Ok(false);
         }
@@ -88,7 +88,7 @@ impl<'a> NodeDevices<'a> {
         let own = plan.terms.selectors.iter().map(|one| (false, one));
         for (is_of_class, DeviceSelector { cel }) in of_class.chain(own) {
             let value = match cel {
-                Some(cel) => self.inventory.value(&cel.expression, known, place.device),
+                Some(cel) => self.inventory.value(&cel.expression, known, index.device),
                 None => Err("its kind is unknown".to_owned()),
             };
             let value = value.map_err(|error| {
@@ -171,11 +171,11 @@ impl<'a> NodeDevices<'a> {
                         )),
                     });
                 }
-                for place in self.places() {
-                    if self.selects(&plan, place).map_err(invalid)?
-                        && self.fits(&plan, place, None).map_err(invalid)?
+                for index in self.indices() {
+                    if self.selects(&plan, index).map_err(invalid)?
+                        && self.fits(&plan, index, None).map_err(invalid)?
                     {
-                        plan.all.push(place);
+                        plan.all.push(index);
                     }
                 }
                 plan.wanted = plan.all.len();
@@ -191,10 +191,10 @@ impl<'a> NodeDevices<'a> {
     pub(crate) fn fits(
         &self,
         plan: &RequestPlan<'_>,
-        place: DevicePlace,
+        index: DeviceIndex,
         used: Option<&DeviceUse>,
     ) -> Result<bool, String> {
-        let device = self.device(place);
+        let device = self.device(index);
         let required = plan.terms.capacity.as_ref();
         let answer = capacity::check(device, required, used, None)?;
         Ok(answer != CapacityAnswer::TooLittle)

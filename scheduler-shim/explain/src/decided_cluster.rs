@@ -102,11 +102,11 @@ impl<'a> DecidedCluster<'a> {
     }
 
     fn enter(&mut self, job: &Job, task: &'a Task, outcome: TaskOutcome, charged: f64) {
-        let place = outcome
-            .place
+        let placement = outcome
+            .placement
             .as_ref()
             .filter(|_| outcome.status.is_active());
-        let node = place.and_then(|place| self.node(&place.node));
+        let node = placement.and_then(|placement| self.node(&placement.node));
         if let Some(queue) = self.queues.find(&job.queue) {
             let (_, largest) = self.card_sizes();
             let mut amounts = task.amounts(largest);
@@ -122,11 +122,11 @@ impl<'a> DecidedCluster<'a> {
         }
         // A pod that waits for its place does not hold it yet.
         let holds = outcome.status != TaskStatus::Pipelined;
-        if let (Some(node), Some(place)) = (node, place) {
+        if let (Some(node), Some(placement)) = (node, placement) {
             match &task.cards {
-                TaskGpuRequest::Whole(_) if holds && !place.cards.is_empty() => {
+                TaskGpuRequest::Whole(_) if holds && !placement.cards.is_empty() => {
                     let cards = self.cards.entry(node.name.clone()).or_default();
-                    for card in &place.cards {
+                    for card in &placement.cards {
                         let holder = Holder {
                             name: task.name.clone(),
                             bytes: node.size_of(card),
@@ -141,7 +141,7 @@ impl<'a> DecidedCluster<'a> {
                 TaskGpuRequest::Shared { .. } => {
                     let name = task.name.clone();
                     let cards = self.cards.entry(node.name.clone()).or_default();
-                    for card in &place.cards {
+                    for card in &placement.cards {
                         let holders = cards.entry(card.clone()).or_default();
                         if holds {
                             holders.push(Holder {
@@ -219,12 +219,14 @@ impl<'a> DecidedCluster<'a> {
             given.extend(cards.map(|card| (node.name.as_str(), card.name.as_str())));
         }
         for (node, cards) in &self.cards {
-            let is_unnamed = |card: &&String| !given.contains(&(node.as_str(), card.as_str()));
-            let mut unnamed: Vec<&String> = cards.keys().filter(is_unnamed).collect();
+            let mut unnamed: Vec<&String> = cards
+                .keys()
+                .filter(|card| !given.contains(&(node.as_str(), card.as_str())))
+                .collect();
             unnamed.sort_by_key(|card| (card.len(), card.as_str()));
-            for (place, card) in unnamed.into_iter().enumerate() {
+            for (placement, card) in unnamed.into_iter().enumerate() {
                 let key = (node.clone(), card.clone());
-                self.names.insert(key, format!("card-{}", place + 1));
+                self.names.insert(key, format!("card-{}", placement + 1));
             }
         }
     }

@@ -10,7 +10,7 @@ use super::unblock;
 use super::unschedulable::{self, NodeView};
 use apportion_model::snapshot::ClusterSnapshot;
 
-/// Explains one pod.
+/// Explains what the scheduler decides about one pod, and why.
 pub fn explain(
     snapshot: &ClusterSnapshot<'_>,
     decided: &DecidedCluster<'_>,
@@ -75,11 +75,11 @@ fn here(
     task: &Task,
 ) -> Vec<NodeView> {
     let outcome = decided.outcomes.get(task.name.as_str());
-    let place = outcome.and_then(|outcome| outcome.place.as_ref());
+    let placement = outcome.and_then(|outcome| outcome.placement.as_ref());
     let mut views = unschedulable::nodes(snapshot, decided, task);
-    views.retain(|view| place.is_some_and(|place| place.node == view.node));
+    views.retain(|view| placement.is_some_and(|placement| placement.node == view.node));
     for view in &mut views {
-        view.lacks = None;
+        view.unmet_requirement = None;
         view.message = "the pod's node".to_owned();
     }
     views

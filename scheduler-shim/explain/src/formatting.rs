@@ -50,10 +50,11 @@ pub fn cards(task: &Task) -> String {
         TaskGpuRequest::Whole(count) => format!("{count} whole GPUs"),
         TaskGpuRequest::Shared { share, devices: 1 } => share.to_string(),
         TaskGpuRequest::Shared { share, devices } => format!("{share} on each of {devices} GPUs"),
-        TaskGpuRequest::Partitions(partitions) => {
-            let one = |(name, count): (&String, &i64)| format!("{count} x {name}");
-            partitions.iter().map(one).collect::<Vec<_>>().join(", ")
-        }
+        TaskGpuRequest::Partitions(partitions) => partitions
+            .iter()
+            .map(|(name, count): (&String, &i64)| format!("{count} x {name}"))
+            .collect::<Vec<_>>()
+            .join(", "),
     }
 }
 

@@ -79,17 +79,17 @@ impl fmt::Display for PodExplanation {
             for resource in &queue.resources {
                 line(
                     f,
-                    format_args!("  {}: {}", resource.resource, resource.words),
+                    format_args!("  {}: {}", resource.resource, resource.message),
                 )?;
             }
         }
         for change in &self.unblocked_if {
-            let alone = if self.unblocked_if_alone {
+            let single_pod = if self.unblocked_if_alone {
                 ", and no other pod takes the place"
             } else {
                 ""
             };
-            line(f, format_args!("would start if {change}{alone}"))?;
+            line(f, format_args!("would start if {change}{single_pod}"))?;
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ pub(crate) struct ResourceView {
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) usage: f64,
     #[serde(skip)]
-    pub(crate) words: String,
+    pub(crate) message: String,
 }
 
 /// A queue and those above it, in numbers.
@@ -58,7 +58,7 @@ fn view(decided: &DecidedCluster<'_>, queue: usize) -> QueueView {
             requested: share.request,
             fair_share: share.fair,
             usage: share.usage,
-            words: format!(
+            message: format!(
                 "quota {}, limit {}, allocated {} ({} non-preemptible), requested {}, fair share {}{}",
                 amount(share.deserved),
                 amount(share.limit),

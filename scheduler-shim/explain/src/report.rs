@@ -16,7 +16,7 @@ use apportion_model::object_warnings::ObjectWarnings;
 use apportion_model::shards::action_name;
 use apportion_model::snapshot::ClusterSnapshot;
 
-/// What was decided.
+/// The decisions of one run, with the warnings about objects.
 #[derive(Clone, Debug, Serialize)]
 pub struct DecisionReport {
     /// What was decided, in order.
@@ -39,7 +39,7 @@ pub struct DecisionReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecisionKind {
-    /// It is evicted.
+    /// The pod has to end, so that another can start.
     Evict,
     /// It is bound.
     Bind,
@@ -47,7 +47,7 @@ pub enum DecisionKind {
     Reserve,
 }
 
-/// One decision.
+/// One decision about a pod, with its reason.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReportedDecision {
     /// What was decided for the pod.
@@ -91,18 +91,26 @@ fn reported_decision(
     decided: &DecidedCluster<'_>,
     made: &ActionDecision,
 ) -> Option<ReportedDecision> {
-    let (deed, job, pod, place) = match &made.decision {
+    let (deed, job, pod, placement) = match &made.decision {
         Decision::Evict { job, task } => (DecisionKind::Evict, job, task, None),
-        Decision::Bind { job, task, place } => (DecisionKind::Bind, job, task, Some(place)),
-        Decision::Reserve { job, task, place } => (DecisionKind::Reserve, job, task, Some(place)),
+        Decision::Bind {
+            job,
+            task,
+            placement,
+        } => (DecisionKind::Bind, job, task, Some(placement)),
+        Decision::Reserve {
+            job,
+            task,
+            placement,
+        } => (DecisionKind::Reserve, job, task, Some(placement)),
     };
     let (_, task) = decided.task(pod)?;
-    let node = match place {
-        Some(place) => place.node.clone(),
+    let node = match placement {
+        Some(placement) => placement.node.clone(),
         None => task.node.clone()?,
     };
-    let cards = match (&task.cards, place) {
-        (TaskGpuRequest::Shared { .. } | TaskGpuRequest::Whole(_), Some(place)) => place
+    let cards = match (&task.cards, placement) {
+        (TaskGpuRequest::Shared { .. } | TaskGpuRequest::Whole(_), Some(placement)) => placement
             .cards
             .iter()
             .map(|card| decided.card_name(&node, card))

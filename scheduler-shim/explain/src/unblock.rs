@@ -167,7 +167,7 @@ fn set_preemptible(cluster: &mut Cluster, name: &str) {
 
 /// One node of each different shape.
 fn shapes<'a>(decided: &DecidedCluster<'a>) -> Vec<&'a Node> {
-    let mut seen = BTreeSet::new();
+    let mut known = BTreeSet::new();
     let shape = |node: &Node| {
         let cards = TaskGpuRequest::Partitions(node.partitions.clone());
         (
@@ -180,7 +180,7 @@ fn shapes<'a>(decided: &DecidedCluster<'a>) -> Vec<&'a Node> {
     };
     let mut nodes: Vec<&Node> = decided.cluster.nodes.iter().collect();
     nodes.sort_by(|left, right| left.name.cmp(&right.name));
-    nodes.retain(|node| seen.insert(shape(node)));
+    nodes.retain(|node| known.insert(shape(node)));
     nodes
 }
 

@@ -10,17 +10,12 @@ pub(crate) enum UnmetRequirement {
     Admission,
     /// Cards of the right kind.
     Kind,
-    /// Places for pods.
     Pods,
-    /// CPU.
     Cpu,
-    /// Memory.
     Memory,
-    /// Claimed devices.
     Claims,
     /// Whole cards or partitions.
     Gpus,
-    /// Memory of cards.
     GpuMemory,
     /// NUMA zones that can align the pod.
     Numa,
@@ -36,7 +31,7 @@ pub(crate) enum UnmetRequirement {
 
 impl UnmetRequirement {
     /// The phrase for nodes that lack it, in the words of KAI or Kubernetes if they have any.
-    pub(crate) const fn words(self) -> &'static str {
+    pub(crate) const fn message(self) -> &'static str {
         match self {
             Self::Admission => "didn't admit the pod",
             Self::Kind => "had another kind of GPU",

@@ -41,7 +41,7 @@ pub(crate) struct HolderView {
 pub(crate) struct NodeView {
     pub(crate) node: String,
     /// What it lacks; `None` if the pod fits.
-    pub(crate) lacks: Option<UnmetRequirement>,
+    pub(crate) unmet_requirement: Option<UnmetRequirement>,
     /// The same in words.
     pub(crate) message: String,
     pub(crate) idle_cards: i64,
@@ -55,9 +55,12 @@ pub(crate) fn nodes(
     task: &Task,
 ) -> Vec<NodeView> {
     let mut views = without_affinity(snapshot, decided, task);
-    for view in views.iter_mut().filter(|view| view.lacks.is_none()) {
-        if let Some((lack, message)) = affinity(decided, task, &view.node) {
-            view.lacks = Some(lack);
+    for view in views
+        .iter_mut()
+        .filter(|view| view.unmet_requirement.is_none())
+    {
+        if let Some((unmet, message)) = affinity(decided, task, &view.node) {
+            view.unmet_requirement = Some(unmet);
             view.message = message;
         }
     }
@@ -84,30 +87,30 @@ pub(crate) fn affinity(
     node: &str,
 ) -> Option<(UnmetRequirement, String)> {
     let refusal = decided.session.affinity_refusal(&task.name, node)?;
-    if let Some(port) = taken_port(decided, task, node) {
+    if let Some(port) = used_port(decided, task, node) {
         return Some((
             UnmetRequirement::Admission,
             format!("has host port {port} in use"),
         ));
     }
-    let lack = match refusal {
+    let unmet = match refusal {
         AffinityRefusal::AffinityNotSatisfied { .. } => UnmetRequirement::Affinity,
         AffinityRefusal::AntiAffinityViolated { .. } => UnmetRequirement::AntiAffinity,
         AffinityRefusal::ExistingAntiAffinity { .. } => UnmetRequirement::ExistingAntiAffinity,
         AffinityRefusal::TopologySkewExceeded { .. } => UnmetRequirement::TopologySpread,
     };
-    Some((lack, formatting::affinity(&refusal)))
+    Some((unmet, formatting::affinity(&refusal)))
 }
 
 /// The host port that keeps the pod away, because a pod with a place there has it.
-fn taken_port<'t>(decided: &DecidedCluster<'_>, task: &'t Task, node: &str) -> Option<&'t str> {
+fn used_port<'t>(decided: &DecidedCluster<'_>, task: &'t Task, node: &str) -> Option<&'t str> {
     let terms = task.apart.iter();
     let mut ports = terms.filter_map(|term| Some((term, objects::pod_affinity::port(term)?)));
     let is_there = |other: &Task| {
         let outcome = decided.outcomes.get(other.name.as_str());
         let outcome = outcome.filter(|outcome| outcome.status.is_active());
-        let place = outcome.and_then(|outcome| outcome.place.as_ref());
-        other.name != task.name && place.is_some_and(|place| place.node == node)
+        let placement = outcome.and_then(|outcome| outcome.placement.as_ref());
+        other.name != task.name && placement.is_some_and(|placement| placement.node == node)
     };
     let tasks = || decided.cluster.jobs.iter().flat_map(|job| &job.tasks);
     let found = ports
@@ -126,14 +129,14 @@ fn view(
         .node_state(&node.name)
         .map(|(idle, _)| idle)
         .unwrap_or_default();
-    let found = lack(snapshot, decided, task, node);
-    let (lacks, message) = match found {
+    let found = unmet(snapshot, decided, task, node);
+    let (unmet_requirement, message) = match found {
         None => (None, "has room".to_owned()),
-        Some((lack, message)) => (Some(lack), message),
+        Some((unmet, message)) => (Some(unmet), message),
     };
     NodeView {
         node: node.name.clone(),
-        lacks,
+        unmet_requirement,
         message,
         idle_cards: idle.cards.max(0),
         cards: holders(decided, node),
@@ -177,7 +180,7 @@ fn holders(decided: &DecidedCluster<'_>, node: &Node) -> Vec<CardView> {
     cards
 }
 
-fn lack(
+fn unmet(
     snapshot: &ClusterSnapshot<'_>,
     decided: &DecidedCluster<'_>,
     task: &Task,
@@ -255,15 +258,15 @@ fn lack(
     if let Some(refusal) = refusal.flatten() {
         return Some((UnmetRequirement::Claims, formatting::claim(&refusal)));
     }
-    cards::lack(decided, task, node, idle.cards).or_else(|| {
-        let lacks = decided.session.lacks_pod_place(&task.name, &node.name);
+    cards::unmet(decided, task, node, idle.cards).or_else(|| {
+        let unmet_requirement = decided.session.lacks_pod_slot(&task.name, &node.name);
         let message = || {
             format!(
                 "has {} of {} places for pods free; a share on a GPU that nobody shares yet takes two, as in KAI",
                 idle.pods, node.pods
             )
         };
-        lacks.then(|| (UnmetRequirement::Pods, message()))
+        unmet_requirement.then(|| (UnmetRequirement::Pods, message()))
     })
     .or_else(|| {
         let fits = decided.session.fits_zones(&task.name, &node.name);
@@ -280,12 +283,16 @@ fn zones(decided: &DecidedCluster<'_>, node: &Node) -> String {
         NumaPolicy::None => "none",
     };
     let free = decided.session.available_in_zones(&node.name);
-    let zone = |(zone, free): (&NumaZone, ZoneAmounts)| {
-        let memory = Bytes(u64::try_from(free.memory).unwrap_or(0));
-        let (cards, cpu) = (free.cards.max(0), free.cpu.max(0));
-        format!("{} has {cards} GPUs, {cpu}m CPU and {memory}", zone.name)
-    };
-    let zones: Vec<String> = node.zones.iter().zip(free).map(zone).collect();
+    let zones: Vec<String> = node
+        .zones
+        .iter()
+        .zip(free)
+        .map(|(zone, free): (&NumaZone, ZoneAmounts)| {
+            let memory = Bytes(u64::try_from(free.memory).unwrap_or(0));
+            let (cards, cpu) = (free.cards.max(0), free.cpu.max(0));
+            format!("{} has {cards} GPUs, {cpu}m CPU and {memory}", zone.name)
+        })
+        .collect();
     format!(
         "its Topology Manager ({policy}) could not align the pod with NUMA zones; free: {}",
         zones.join(", ")
@@ -295,9 +302,14 @@ fn zones(decided: &DecidedCluster<'_>, node: &Node) -> String {
 /// Why the node's cards can't be granted, with the last heartbeat.
 fn silent(snapshot: &ClusterSnapshot<'_>, node: &str) -> String {
     let why = "has no agent that answers, so its GPUs cannot be granted";
-    let heard = snapshot.inventory.find("GpuNode", "", node);
-    let heard = heard.and_then(|heard| heard.json().pointer("/status/lastHeartbeatTime")?.as_str());
-    match heard {
+    let heartbeat = snapshot.inventory.find("GpuNode", "", node);
+    let heartbeat = heartbeat.and_then(|heartbeat| {
+        heartbeat
+            .json()
+            .pointer("/status/lastHeartbeatTime")?
+            .as_str()
+    });
+    match heartbeat {
         Some(at) => format!("{why}; the last heartbeat was at {at}"),
         None => why.to_owned(),
     }

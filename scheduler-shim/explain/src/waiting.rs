@@ -77,13 +77,16 @@ pub fn all(snapshot: &ClusterSnapshot<'_>, decided: &DecidedCluster<'_>) -> Vec<
         held_back: decided.session.held_back(),
     };
     for job in &decided.cluster.jobs {
-        let waits = |task: &&Task| {
-            matches!(
-                decided.status(task),
-                TaskStatus::Pending | TaskStatus::Gated
-            )
-        };
-        let tasks: Vec<&Task> = job.tasks.iter().filter(waits).collect();
+        let tasks: Vec<&Task> = job
+            .tasks
+            .iter()
+            .filter(|task| {
+                matches!(
+                    decided.status(task),
+                    TaskStatus::Pending | TaskStatus::Gated
+                )
+            })
+            .collect();
         if tasks.is_empty() {
             continue;
         }
@@ -139,8 +142,12 @@ impl WaitDiagnosis<'_, '_> {
             Some(message) => message,
             None => {
                 let decided = self.decided;
-                let affinity = |node: &str| unschedulable::affinity(decided, task, node);
-                let mut message = no_room(decided, self.views(task), affinity, &next);
+                let mut message = no_capacity(
+                    decided,
+                    self.views(task),
+                    |node: &str| unschedulable::affinity(decided, task, node),
+                    &next,
+                );
                 if let Some(held_back) = self.held_back.iter().find(|held| held.job == job.name) {
                     message.push_str(&in_vain(held_back));
                 }
@@ -203,10 +210,10 @@ fn over(
             .upward(queue)
             .map(|queue| decided.queues.get(queue))
     };
-    let said = |queue: &QueueShare,
-                resource: ResourceKind,
-                bound: fn(&ResourceShare) -> f64,
-                has: fn(&ResourceShare) -> f64| {
+    let queue_message = |queue: &QueueShare,
+                         resource: ResourceKind,
+                         bound: fn(&ResourceShare) -> f64,
+                         has: fn(&ResourceShare) -> f64| {
         let share = queue.of(resource);
         let amount = |number| formatting::amount(resource, number);
         (
@@ -218,7 +225,7 @@ fn over(
     if let Some((queue, resource)) =
         queues().find_map(|queue| Some((queue, queue.over_limit(more)?)))
     {
-        let (limit, held, asked) = said(
+        let (limit, held, asked) = queue_message(
             queue,
             resource,
             |share| share.limit,
@@ -235,7 +242,7 @@ fn over(
         return None;
     }
     let (queue, resource) = queues().find_map(|queue| Some((queue, queue.over_quota(more)?)))?;
-    let (quota, held, asked) = said(
+    let (quota, held, asked) = queue_message(
         queue,
         resource,
         |share| share.deserved,
@@ -289,7 +296,7 @@ fn in_vain(held_back: &HeldBackJob) -> String {
 }
 
 /// What the nodes lack, and which of them came closest. Those with room may lack `affinity`.
-fn no_room(
+fn no_capacity(
     decided: &DecidedCluster<'_>,
     views: &[NodeView],
     affinity: impl Fn(&str) -> Option<(UnmetRequirement, String)>,
@@ -301,33 +308,33 @@ fn no_room(
     let mut lacking: Vec<(UnmetRequirement, &NodeView, Cow<'_, str>)> = Vec::new();
     let mut open: Vec<&NodeView> = Vec::new();
     for view in views {
-        let found = match view.lacks {
-            Some(lack) => Some((lack, Cow::Borrowed(view.message.as_str()))),
-            None => affinity(&view.node).map(|(lack, message)| (lack, Cow::Owned(message))),
+        let found = match view.unmet_requirement {
+            Some(unmet) => Some((unmet, Cow::Borrowed(view.message.as_str()))),
+            None => affinity(&view.node).map(|(unmet, message)| (unmet, Cow::Owned(message))),
         };
         match found {
-            Some((lack, message)) => lacking.push((lack, view, message)),
+            Some((unmet, message)) => lacking.push((unmet, view, message)),
             // For a pod that starts alone, one such node is enough.
-            None if together.len() == 1 => return room_for_one(decided, view, together, &open),
+            None if together.len() == 1 => return capacity_for_one(decided, view, together, &open),
             None => open.push(view),
         }
     }
     if let Some(first) = open.first() {
-        return room_for_one(decided, first, together, &open);
+        return capacity_for_one(decided, first, together, &open);
     }
     let mut counts: BTreeMap<UnmetRequirement, usize> = BTreeMap::new();
-    for (lack, ..) in &lacking {
-        *counts.entry(*lack).or_default() += 1;
+    for (unmet, ..) in &lacking {
+        *counts.entry(*unmet).or_default() += 1;
     }
     let counts: Vec<String> = counts
         .iter()
-        .map(|(lack, count)| format!("{count} node(s) {}", lack.words()))
+        .map(|(unmet, count)| format!("{count} node(s) {}", unmet.message()))
         .collect();
     let free = |view: &NodeView| view.cards.iter().map(|card| card.free_bytes).max();
     let closest = lacking
         .iter()
         .rev()
-        .max_by_key(|(lack, view, _)| (*lack, free(view)));
+        .max_by_key(|(unmet, view, _)| (*unmet, free(view)));
     let closest =
         closest.map(|(_, view, message)| format!("; closest is {}: {message}", view.node));
     format!(
@@ -338,7 +345,7 @@ fn no_room(
 }
 
 /// The message if a node has room for one pod, which waits all the same.
-fn room_for_one(
+fn capacity_for_one(
     decided: &DecidedCluster<'_>,
     first: &NodeView,
     together: &[&Task],

@@ -6,6 +6,7 @@ use crate::object::ObjectView;
 use crate::segments::MAX_SEGMENTS;
 
 /// An owner, or an object that its rule looks up, lacks what the rule needs.
+#[expect(missing_docs, reason = "the message of each error names its fields")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GroupingError {
     /// A field, label or annotation is missing or invalid.
@@ -29,7 +30,6 @@ pub enum GroupingError {
     NotFound {
         /// Its resource and API group.
         resource: &'static str,
-        /// Its name.
         name: String,
     },
     /// A negative number of pods or parts, or more than any cluster has.
@@ -37,26 +37,24 @@ pub enum GroupingError {
     Count {
         /// Kind, namespace and name.
         object: String,
-        /// What is counted.
         what: &'static str,
-        /// The count.
         count: i64,
     },
     /// An invalid part of an object, with its path.
-    #[error("failed to parse {place} from {object}. Err: {why}")]
+    #[error("failed to parse {path} from {object}. Err: {why}")]
     Part {
         /// The field as a path.
-        place: String,
+        path: String,
         /// Kind, namespace and name.
         object: String,
         /// What is wrong with it.
         why: Box<GroupingError>,
     },
     /// A field that should be a list and is not.
-    #[error("failed to get {place} from {object}. Err: {why}")]
+    #[error("failed to get {path} from {object}. Err: {why}")]
     Unread {
         /// The field as a path.
-        place: String,
+        path: String,
         /// Kind, namespace and name.
         object: String,
         /// What is wrong with it.
@@ -68,16 +66,14 @@ pub enum GroupingError {
     /// An invalid field of an entry.
     #[error("invalid '{field}' field. {why}")]
     Invalid {
-        /// The field.
         field: &'static str,
         /// What it must be.
         why: &'static str,
     },
     /// An entry of a list that is not an object.
-    #[error("invalid {place} in {object}")]
+    #[error("invalid {path} in {object}")]
     Entry {
-        /// Its path.
-        place: String,
+        path: String,
         /// Kind, namespace and name.
         object: String,
     },
@@ -87,7 +83,6 @@ pub enum GroupingError {
          subdomain has only a-z, 0-9, '-' and '.', at most 253 of them, and begins and ends with a letter or digit"
     )]
     GroupingKeys {
-        /// The keys.
         keys: String,
         /// The name that they form.
         name: String,
@@ -100,21 +95,14 @@ pub enum GroupingError {
         "cross-namespace pod reference not allowed: {gang} of namespace {namespace} names a pod of {other}"
     )]
     ForeignPod {
-        /// The gang.
         gang: String,
-        /// Its namespace.
         namespace: String,
         /// The namespace it points to.
         other: String,
     },
     /// An invalid segment size: not a number, or too small or too large.
     #[error("invalid segment size '{size}': it must be a whole number {bounds}")]
-    SegmentSize {
-        /// The given value.
-        size: String,
-        /// The allowed values.
-        bounds: String,
-    },
+    SegmentSize { size: String, bounds: String },
     /// More subgroups than a pod group may have.
     #[error(
         "the number of segments, {0}, is greater than max allowed segmentation ({MAX_SEGMENTS})"
@@ -125,12 +113,7 @@ pub enum GroupingError {
     NoTopology(String),
     /// An invalid index of a pod in its group.
     #[error("index '{found}' of {pod} is not valid. It must be bigger than 0")]
-    Index {
-        /// The pod.
-        pod: String,
-        /// The label's value.
-        found: String,
-    },
+    Index { pod: String, found: String },
     /// The Karta definition of the owner's kind has no component for the pod.
     #[error("{0} does not match any Karta pod group member definition")]
     NoMember(String),

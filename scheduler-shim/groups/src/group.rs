@@ -37,15 +37,12 @@ pub struct DerivedPodGroup {
 }
 
 /// The owner reference of a group.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodGroupOwner {
-    /// Group and version.
     pub api_version: String,
-    /// Kind.
     pub kind: String,
-    /// Name.
     pub name: String,
-    /// Unique id.
     pub uid: String,
 }
 

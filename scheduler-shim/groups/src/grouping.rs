@@ -44,7 +44,7 @@ pub fn group_by(
     workload: &GroupingInput<'_>,
 ) -> Result<DerivedPodGroup, GroupingError> {
     match row.rule {
-        GroupingRule::Plain => Ok(workload.plain_of(&workload.on_terms_of_all(), row.priority)),
+        GroupingRule::Plain => Ok(workload.plain_of(&workload.all_specs(), row.priority)),
         GroupingRule::Replicas(replicas) => replicas.group(row, workload),
         GroupingRule::Own(rule) => rule(row, workload),
     }

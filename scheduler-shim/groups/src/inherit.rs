@@ -73,18 +73,21 @@ impl<'a> GroupingInput<'a> {
     /// The priority class: the first that exists among those of the labels, the pod and the kinds' defaults, else
     /// `default`.
     pub fn priority_class(&self, default: &str) -> String {
-        self.class_of(&self.on_terms_of_all(), default)
+        self.class_of(&self.all_specs(), default)
     }
 
     /// An owner's label hides what its pod says, even if it names no existing class.
     fn class_of(&self, owners: &[ObjectView<'a>], default: &str) -> String {
-        let of_pod = self.pod.given_label(LABEL_PRIORITY);
-        let of_pod = of_pod.or_else(|| self.pod.text(&["spec", "priorityClassName"]));
-        let said = owners
+        let of_pod = self
+            .pod
+            .given_label(LABEL_PRIORITY)
+            .or_else(|| self.pod.text(&["spec", "priorityClassName"]));
+        let value = owners
             .iter()
             .filter_map(|owner| owner.given_label(LABEL_PRIORITY).or(of_pod));
         let usual = owners.iter().filter_map(|owner| self.default_of(*owner));
-        said.chain(usual.map(|kind| kind.priority_class.as_str()))
+        value
+            .chain(usual.map(|kind| kind.priority_class.as_str()))
             .find(|name| self.objects.has_priority_class(name))
             .unwrap_or(default)
             .to_owned()
@@ -92,14 +95,16 @@ impl<'a> GroupingInput<'a> {
 
     /// Preemptibility from the labels, else from the defaults of the kind.
     pub fn preemptibility(&self) -> Option<GroupPreemptibility> {
-        self.preemptibility_of(&self.on_terms_of_all())
+        self.preemptibility_of(&self.all_specs())
     }
 
     /// An empty label means that the priority decides, whatever other sources say.
     fn preemptibility_of(&self, owners: &[ObjectView<'a>]) -> Option<GroupPreemptibility> {
-        let said = owners.iter().chain([&self.pod]);
-        let said = said.filter_map(|object| object.given_label(LABEL_PREEMPTIBILITY));
-        for word in said {
+        let value = owners
+            .iter()
+            .chain([&self.pod])
+            .filter_map(|object| object.given_label(LABEL_PREEMPTIBILITY));
+        for word in value {
             match GroupPreemptibility::parse(word) {
                 None if !word.is_empty() => {}
                 meant => return meant,
@@ -111,12 +116,13 @@ impl<'a> GroupingInput<'a> {
 
     /// How long the group must wait before it may evict others.
     pub fn preemption_delay(&self) -> Option<Duration> {
-        self.delay_of(&self.on_terms_of_all())
+        self.delay_of(&self.all_specs())
     }
 
     fn delay_of(&self, owners: &[ObjectView<'a>]) -> Option<Duration> {
-        let said = owners.iter().chain([&self.pod]);
-        said.filter_map(|object| object.annotation(ANNOTATION_DELAY))
+        let value = owners.iter().chain([&self.pod]);
+        value
+            .filter_map(|object| object.annotation(ANNOTATION_DELAY))
             .find_map(parse_duration)
     }
 
@@ -175,13 +181,13 @@ fn top_owner(owner: ObjectView<'_>) -> String {
 pub(crate) fn template_topology(
     template: ObjectView<'_>,
 ) -> Result<DerivedTopologyConstraint, GroupingError> {
-    let said = |key| {
+    let value = |key| {
         let text = template.string(&["metadata", "annotations", key])?;
         Ok(text.unwrap_or_default().to_owned())
     };
     Ok(DerivedTopologyConstraint {
-        name: said(ANNOTATION_TOPOLOGY)?,
-        required: said(ANNOTATION_REQUIRED)?,
-        preferred: said(ANNOTATION_PREFERRED)?,
+        name: value(ANNOTATION_TOPOLOGY)?,
+        required: value(ANNOTATION_REQUIRED)?,
+        preferred: value(ANNOTATION_PREFERRED)?,
     })
 }

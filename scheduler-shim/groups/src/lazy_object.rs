@@ -40,7 +40,7 @@ impl LazyObject {
     ) -> Self {
         let text = json.to_string();
         let compressed = compress_with_dict(text.as_bytes(), dictionary.as_bytes());
-        let kept = Self {
+        let lazy = Self {
             kind,
             namespace,
             name,
@@ -50,13 +50,12 @@ impl LazyObject {
             dictionary: dictionary.clone(),
             parsed: OnceLock::new(),
         };
-        if kept.compressed.len() > kept.length / 2 {
+        if lazy.compressed.len() > lazy.length / 2 {
             *dictionary = text.into();
         }
-        kept
+        lazy
     }
 
-    /// The whole object.
     pub(crate) fn json(&self) -> &Value {
         self.parsed.get_or_init(|| self.read())
     }
@@ -104,11 +103,11 @@ mod tests {
     fn similar_objects_share_their_text() {
         let mut dictionary = Arc::from("");
         let other = json!({"kind": "Pod", "metadata": {"name": "other"}});
-        let kept = keep(&other, &mut dictionary);
+        let lazy = keep(&other, &mut dictionary);
         let all: Vec<LazyObject> = (0..100)
             .map(|number| keep(&pod(number), &mut dictionary))
             .collect();
-        assert_eq!(kept.read(), other);
+        assert_eq!(lazy.read(), other);
         for (number, one) in (0..).zip(&all) {
             assert_eq!(one.read(), pod(number));
         }

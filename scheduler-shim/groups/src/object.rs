@@ -20,7 +20,7 @@ pub struct ObjectView<'a>(ObjectSource<'a>);
 enum ObjectSource<'a> {
     Json(&'a Value),
     /// Its identity is known without parsing it.
-    Kept(&'a LazyObject),
+    Lazy(&'a LazyObject),
 }
 
 impl<'a> ObjectView<'a> {
@@ -29,15 +29,15 @@ impl<'a> ObjectView<'a> {
         Self(ObjectSource::Json(json))
     }
 
-    pub(crate) fn kept(kept: &'a LazyObject) -> Self {
-        Self(ObjectSource::Kept(kept))
+    pub(crate) fn lazy(lazy: &'a LazyObject) -> Self {
+        Self(ObjectSource::Lazy(lazy))
     }
 
     /// The JSON itself.
     pub fn json(self) -> &'a Value {
         match self.0 {
             ObjectSource::Json(json) => json,
-            ObjectSource::Kept(kept) => kept.json(),
+            ObjectSource::Lazy(lazy) => lazy.json(),
         }
     }
 
@@ -45,7 +45,7 @@ impl<'a> ObjectView<'a> {
     pub fn read_apart(self) -> Cow<'a, Value> {
         match self.0 {
             ObjectSource::Json(json) => Cow::Borrowed(json),
-            ObjectSource::Kept(kept) => Cow::Owned(kept.read()),
+            ObjectSource::Lazy(lazy) => Cow::Owned(lazy.read()),
         }
     }
 
@@ -53,7 +53,7 @@ impl<'a> ObjectView<'a> {
     pub fn to_text(self) -> Cow<'a, str> {
         match self.0 {
             ObjectSource::Json(json) => json.to_string().into(),
-            ObjectSource::Kept(kept) => kept.text().into(),
+            ObjectSource::Lazy(lazy) => lazy.text().into(),
         }
     }
 
@@ -61,7 +61,7 @@ impl<'a> ObjectView<'a> {
     pub fn kind(self) -> &'a str {
         match self.0 {
             ObjectSource::Json(_) => self.text(&["kind"]).unwrap_or_default(),
-            ObjectSource::Kept(kept) => &kept.kind,
+            ObjectSource::Lazy(lazy) => &lazy.kind,
         }
     }
 
@@ -86,7 +86,7 @@ impl<'a> ObjectView<'a> {
     pub fn name(self) -> &'a str {
         match self.0 {
             ObjectSource::Json(_) => self.text(&["metadata", "name"]).unwrap_or_default(),
-            ObjectSource::Kept(kept) => &kept.name,
+            ObjectSource::Lazy(lazy) => &lazy.name,
         }
     }
 
@@ -94,7 +94,7 @@ impl<'a> ObjectView<'a> {
     pub fn namespace(self) -> &'a str {
         match self.0 {
             ObjectSource::Json(_) => self.text(&["metadata", "namespace"]).unwrap_or_default(),
-            ObjectSource::Kept(kept) => &kept.namespace,
+            ObjectSource::Lazy(lazy) => &lazy.namespace,
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a> ObjectView<'a> {
     pub fn uid(self) -> &'a str {
         match self.0 {
             ObjectSource::Json(_) => self.text(&["metadata", "uid"]).unwrap_or_default(),
-            ObjectSource::Kept(kept) => &kept.uid,
+            ObjectSource::Lazy(lazy) => &lazy.uid,
         }
     }
 
@@ -180,7 +180,6 @@ impl<'a> ObjectView<'a> {
         }
     }
 
-    /// A whole number.
     pub(crate) fn whole(self, path: &[&str]) -> Result<Option<i64>, GroupingError> {
         let Some(found) = self.field(path)? else {
             return Ok(None);

@@ -47,7 +47,7 @@ pub struct ObjectStore {
 #[derive(Debug, Default)]
 pub struct LookupTrace {
     /// Whether other pods, or groups by a part of a name, were looked at.
-    pub looked_around: bool,
+    pub listed_all: bool,
     /// The PodGroups that were looked up, by namespace and name, existing or not.
     pub pod_groups: Vec<(String, String)>,
 }
@@ -61,8 +61,8 @@ impl ObjectStore {
         let known = all.named.get_key_value(object.name());
         let name = known.map_or_else(|| object.name().into(), |(name, _)| name.clone());
         let dictionary = &mut all.dictionary;
-        let kept = LazyObject::new(json, kind, namespace, name.clone(), dictionary);
-        all.named.insert(name, kept);
+        let lazy = LazyObject::new(json, kind, namespace, name.clone(), dictionary);
+        all.named.insert(name, lazy);
     }
 
     /// Removes an object.
@@ -89,11 +89,11 @@ impl ObjectStore {
     /// Finds an object by name.
     pub fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<ObjectView<'_>> {
         if kind == "PodGroup" {
-            let looked_for = || (namespace.to_owned(), name.to_owned());
-            self.note(|trace| trace.pod_groups.push(looked_for()));
+            let requested = || (namespace.to_owned(), name.to_owned());
+            self.trace(|trace| trace.pod_groups.push(requested()));
         }
         let found = self.kinds.get(kind)?.get(namespace)?.named.get(name);
-        found.map(ObjectView::kept)
+        found.map(ObjectView::lazy)
     }
 
     /// Runs `work`, and returns what it looked up.
@@ -105,7 +105,7 @@ impl ObjectStore {
         (done, std::mem::take(&mut *trace))
     }
 
-    fn note(&self, what: impl FnOnce(&mut LookupTrace)) {
+    fn trace(&self, what: impl FnOnce(&mut LookupTrace)) {
         if self.is_traced.load(Ordering::Relaxed) {
             what(&mut self.trace.lock().unwrap_or_else(PoisonError::into_inner));
         }
@@ -115,17 +115,17 @@ impl ObjectStore {
     pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = ObjectView<'_>> {
         let within = self.kinds.get(kind).into_iter().flat_map(BTreeMap::values);
         let all = within.flat_map(|all| all.named.values());
-        all.map(ObjectView::kept)
+        all.map(ObjectView::lazy)
     }
 
-    /// All objects.
+    /// All objects of all kinds.
     pub fn iter(&self) -> impl Iterator<Item = ObjectView<'_>> {
         let within = self.kinds.values().flat_map(BTreeMap::values);
         let all = within.flat_map(|all| all.named.values());
-        all.map(ObjectView::kept)
+        all.map(ObjectView::lazy)
     }
 
-    pub(crate) fn need(
+    pub(crate) fn require(
         &self,
         resource: &RequiredResource,
         namespace: &str,
@@ -139,10 +139,14 @@ impl ObjectStore {
     }
 
     pub(crate) fn pods(&self, namespace: &str) -> impl Iterator<Item = ObjectView<'_>> {
-        self.note(|trace| trace.looked_around = true);
-        let named = self.kinds.get("Pod").and_then(|all| all.get(namespace));
-        let named = named.into_iter().flat_map(|all| all.named.values());
-        named.map(ObjectView::kept)
+        self.trace(|trace| trace.listed_all = true);
+        let named = self
+            .kinds
+            .get("Pod")
+            .and_then(|all| all.get(namespace))
+            .into_iter()
+            .flat_map(|all| all.named.values());
+        named.map(ObjectView::lazy)
     }
 
     pub(crate) fn has_priority_class(&self, name: &str) -> bool {
@@ -156,7 +160,7 @@ impl ObjectStore {
 
     /// Whether such a group exists with this name, or with one that begins with it and a dash.
     pub(crate) fn has_flat(&self, namespace: &str, name: &str) -> bool {
-        self.note(|trace| trace.looked_around = true);
+        self.trace(|trace| trace.listed_all = true);
         let named = self
             .kinds
             .get("PodGroup")
@@ -168,9 +172,9 @@ impl ObjectStore {
         named
             .named
             .range::<str, _>(from)
-            .map_while(|(found, kept)| Some((found.strip_prefix(name)?, kept)))
+            .map_while(|(found, lazy)| Some((found.strip_prefix(name)?, lazy)))
             .filter(|(rest, _)| rest.is_empty() || rest.starts_with('-'))
-            .any(|(_, kept)| is_flat(ObjectView::kept(kept)))
+            .any(|(_, lazy)| is_flat(ObjectView::lazy(lazy)))
     }
 }
 

@@ -38,12 +38,12 @@ pub(crate) fn topology(
     template: Option<ObjectView<'_>>,
     owner: ObjectView<'_>,
 ) -> Option<DerivedTopologyConstraint> {
-    let said = |key| {
+    let value = |key| {
         let template = template.and_then(|template| template.annotation(key));
         pod.annotation(key).or(template)
     };
-    let level = |key| said(key).unwrap_or_default().to_owned();
-    let name = said(ANNOTATION_TOPOLOGY).or_else(|| owner.annotation(ANNOTATION_TOPOLOGY))?;
+    let level = |key| value(key).unwrap_or_default().to_owned();
+    let name = value(ANNOTATION_TOPOLOGY).or_else(|| owner.annotation(ANNOTATION_TOPOLOGY))?;
     DerivedTopologyConstraint {
         name: name.to_owned(),
         required: level(ANNOTATION_SEGMENT_REQUIRED),
@@ -53,12 +53,12 @@ pub(crate) fn topology(
 }
 
 /// Parses the index of a pod in its group from a label.
-pub(crate) fn index(pod: ObjectView<'_>, said: &str) -> Result<i64, GroupingError> {
-    let index: Option<i64> = said.parse().ok();
+pub(crate) fn index(pod: ObjectView<'_>, value: &str) -> Result<i64, GroupingError> {
+    let index: Option<i64> = value.parse().ok();
     index
         .filter(|index| *index >= 0)
         .ok_or_else(|| GroupingError::Index {
             pod: pod.to_string(),
-            found: said.to_owned(),
+            found: value.to_owned(),
         })
 }

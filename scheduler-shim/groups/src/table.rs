@@ -56,7 +56,7 @@ pub const TABLE: &[OwnerKindEntry<'static>] = &[
     plain("apps", "ReplicaSet", TRAIN),
     plain("apps", "StatefulSet", TRAIN),
     plain("apps", "DaemonSet", TRAIN),
-    own("apps", "Deployment", INFERENCE, pods::each_alone),
+    own("apps", "Deployment", INFERENCE, pods::one_group_per_pod),
     own("batch", "Job", TRAIN, batch::job),
     own("batch", "CronJob", TRAIN, batch::cron_job),
     own("jobset.x-k8s.io", "JobSet", TRAIN, job_set::group),

@@ -33,7 +33,7 @@ pub struct GroupingSettings {
     pub gang_knative: bool,
     /// Whether Jobs keep groups that older versions named after single pods.
     pub keeps_old_names: bool,
-    /// Defaults by kind.
+    /// The defaults for each kind of owner.
     pub defaults: KindDefaults,
     /// Karta definitions, for kinds without a row.
     pub kartas: Vec<Value>,
@@ -85,7 +85,7 @@ impl<'a> GroupingInput<'a> {
     }
 
     /// The owners whose terms count for a kind without a rule of its own: all of them.
-    pub(crate) fn on_terms_of_all(&self) -> Vec<ObjectView<'a>> {
+    pub(crate) fn all_specs(&self) -> Vec<ObjectView<'a>> {
         match self.chain.as_slice() {
             [] => vec![self.owner],
             chain => chain.to_vec(),

@@ -70,7 +70,7 @@ impl NodeAdmission {
                 label
             });
             preferences.push(WeightedPreference {
-                wish: PreferredTerm::Label(label.clone()),
+                term: PreferredTerm::Label(label.clone()),
                 weight: term["weight"].as_i64().unwrap_or(0),
             });
         }
@@ -88,7 +88,7 @@ impl NodeAdmission {
 
     /// The internal labels that a pod requires of its node: one for its `key`, and `takes`. Sets the first on the
     /// nodes that admit the pod. Pods with the same requirements share them.
-    pub fn wish(
+    pub fn node_affinity(
         &mut self,
         pod: ObjectView<'_>,
         objects: &[ObjectView<'_>],
@@ -97,7 +97,7 @@ impl NodeAdmission {
         inventory: &ObjectInventory,
     ) -> Arc<RequiredLabels> {
         if !self.labels.contains_key(key) {
-            let label = format!(" wish-{}", self.labels.len());
+            let label = format!(" requirements-{}", self.labels.len());
             for (object, node) in objects.iter().zip(known.iter_mut()) {
                 if self.occupancy.refused(pod, *object, inventory).is_none() {
                     node.set_label(&label, YES);

@@ -20,16 +20,19 @@ pub(crate) fn is_there(
 ) -> bool {
     let maker = class.json()["provisioner"].as_str().unwrap_or_default();
     let driver = inventory.find("CSIDriver", "", maker);
-    let tells = driver.is_some_and(|driver| driver.json()["spec"]["storageCapacity"] == true);
+    let reports_capacity =
+        driver.is_some_and(|driver| driver.json()["spec"]["storageCapacity"] == true);
     let asked = Quantity::from_json(asked).unwrap_or_default();
-    let gives = |room: ObjectView<'_>| {
-        let room_of = |field: &str| Quantity::from_json(&room.json()[field]);
-        let largest = room_of("maximumVolumeSize").or_else(|| room_of("capacity"));
-        room.json()["storageClassName"] == class.name()
-            && selector::matches(&room.json()["nodeTopology"], node)
-            && largest.is_some_and(|largest| largest >= asked)
-    };
-    !tells || inventory.all("CSIStorageCapacity").any(gives)
+    !reports_capacity
+        || inventory
+            .all("CSIStorageCapacity")
+            .any(|capacity: ObjectView<'_>| {
+                let room_of = |field: &str| Quantity::from_json(&capacity.json()[field]);
+                let largest = room_of("maximumVolumeSize").or_else(|| room_of("capacity"));
+                capacity.json()["storageClassName"] == class.name()
+                    && selector::matches(&capacity.json()["nodeTopology"], node)
+                    && largest.is_some_and(|largest| largest >= asked)
+            })
 }
 
 #[cfg(test)]
@@ -39,15 +42,15 @@ mod tests {
     use super::*;
     use crate::object_warnings::ObjectWarnings;
 
-    fn is_there_for(asked: &str, tells: bool, room: &Value) -> [bool; 2] {
+    fn is_there_for(asked: &str, reports_capacity: bool, capacity: &Value) -> [bool; 2] {
         let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
-            "metadata": {"name": "disks"}, "spec": {"storageCapacity": tells}});
-        let mut room = room.clone();
-        room["apiVersion"] = "storage.k8s.io/v1".into();
-        room["kind"] = "CSIStorageCapacity".into();
-        room["metadata"] = json!({"name": "room", "namespace": "kube-system"});
-        room["nodeTopology"] = json!({"matchLabels": {"zone": "a"}});
-        let inventory = ObjectInventory::of(vec![driver, room], &mut ObjectWarnings::default());
+            "metadata": {"name": "disks"}, "spec": {"storageCapacity": reports_capacity}});
+        let mut capacity = capacity.clone();
+        capacity["apiVersion"] = "storage.k8s.io/v1".into();
+        capacity["kind"] = "CSIStorageCapacity".into();
+        capacity["metadata"] = json!({"name": "room", "namespace": "kube-system"});
+        capacity["nodeTopology"] = json!({"matchLabels": {"zone": "a"}});
+        let inventory = ObjectInventory::of(vec![driver, capacity], &mut ObjectWarnings::default());
         let class =
             json!({"kind": "StorageClass", "metadata": {"name": "late"}, "provisioner": "disks"});
         ["a", "b"].map(|zone| {
@@ -60,10 +63,10 @@ mod tests {
 
     #[test]
     fn a_driver_that_tells_of_its_room_makes_no_more_than_that() {
-        let room = json!({"storageClassName": "late", "capacity": "10Gi"});
-        assert_eq!(is_there_for("5Gi", true, &room), [true, false]);
-        assert_eq!(is_there_for("50Gi", true, &room), [false, false]);
-        assert_eq!(is_there_for("50Gi", false, &room), [true, true]);
+        let capacity = json!({"storageClassName": "late", "capacity": "10Gi"});
+        assert_eq!(is_there_for("5Gi", true, &capacity), [true, false]);
+        assert_eq!(is_there_for("50Gi", true, &capacity), [false, false]);
+        assert_eq!(is_there_for("50Gi", false, &capacity), [true, true]);
         let other = json!({"storageClassName": "other", "capacity": "10Gi"});
         assert_eq!(is_there_for("5Gi", true, &other), [false, false]);
         let least =

@@ -69,7 +69,7 @@ pub fn written(pod: ObjectView<'_>) -> Option<Vec<CardShare>> {
 
 /// What a pod requests of cards. A bound pod keeps what it got, whatever its request says since. How much of a card
 /// that is, its agent says.
-pub fn kept(
+pub fn reserved(
     pod: ObjectView<'_>,
     asked: Result<TaskGpuRequest, String>,
 ) -> Result<TaskGpuRequest, String> {
@@ -129,10 +129,10 @@ impl CardInventory {
         node.listed
             .sort_by_key(|card| (on.contains(&card.name), card.is_healthy, card.memory));
         let left = node.listed.len().saturating_sub(count);
-        let taken = node.listed.split_off(left);
+        let removed = node.listed.split_off(left);
         // Keep one unhealthy card: an empty list would mean an unknown number of cards, not none.
         if node.listed.is_empty() {
-            let dead = taken.into_iter().take(1);
+            let dead = removed.into_iter().take(1);
             node.listed.extend(dead.map(|card| ListedCard {
                 is_healthy: false,
                 ..card

@@ -42,7 +42,7 @@ impl ChangeCounters {
         found.copied().unwrap_or(0)
     }
 
-    fn note_group(&mut self, group: ObjectView<'_>, is_there: bool) {
+    fn record_group(&mut self, group: ObjectView<'_>, is_there: bool) {
         let named = self.pod_groups.entry(group.namespace().to_owned());
         let named = named.or_default();
         if is_there {
@@ -55,17 +55,17 @@ impl ChangeCounters {
     }
 
     /// Records a change of an object. One side is `None` if it came or went.
-    pub fn note(&mut self, before: Option<ObjectView<'_>>, after: Option<ObjectView<'_>>) {
+    pub fn record(&mut self, before: Option<ObjectView<'_>>, after: Option<ObjectView<'_>>) {
         let object = before.or(after);
         let Some(object) = object.filter(|one| !APART.contains(&one.kind())) else {
             return;
         };
         let both = before.zip(after);
-        if both.is_some_and(|(before, after)| says_the_same(before, after)) {
+        if both.is_some_and(|(before, after)| is_equal(before, after)) {
             return;
         }
         if object.kind() == "PodGroup" {
-            return self.note_group(object, after.is_some());
+            return self.record_group(object, after.is_some());
         }
         *self
             .spaces
@@ -75,7 +75,7 @@ impl ChangeCounters {
 }
 
 /// Whether nothing changed but the status, which no rule reads.
-fn says_the_same(before: ObjectView<'_>, after: ObjectView<'_>) -> bool {
+fn is_equal(before: ObjectView<'_>, after: ObjectView<'_>) -> bool {
     const VERSIONS: &[&str] = &["resourceVersion", "generation"];
     let (before, after) = (before.read_apart(), after.read_apart());
     is_same_without(&before, &after, &["metadata", "status"])

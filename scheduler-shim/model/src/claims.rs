@@ -88,7 +88,7 @@ fn drivers(
             .any(|text| text.contains("&&") || driver(text).is_none())
         {
             let message = "its selectors test more than the driver, which is not simulated";
-            warnings.note(called("DeviceClass", "", class.name()), message);
+            warnings.add(called("DeviceClass", "", class.name()), message);
         }
         if drivers.is_empty() {
             drivers.insert(class.name().to_owned());
@@ -112,8 +112,8 @@ fn read(
     inventory: &ObjectInventory,
     warnings: &mut ObjectWarnings,
 ) -> Option<ResourceClaim> {
-    let mut note = |message: &str| {
-        warnings.note(
+    let mut warn = |message: &str| {
+        warnings.add(
             called("ResourceClaim", claim.namespace(), claim.name()),
             message,
         );
@@ -129,7 +129,7 @@ fn read(
             continue;
         };
         if exact["allocationMode"] == "All" {
-            note("it asks for all devices of a node, which is not simulated");
+            warn("it asks for all devices of a node, which is not simulated");
             return None;
         }
         let class = exact["deviceClassName"].as_str().unwrap_or_default();
@@ -138,7 +138,7 @@ fn read(
         *sum = sum.saturating_add(count);
     }
     if devices.len() > 1 {
-        note("it asks for devices of several classes; only the first is simulated");
+        warn("it asks for devices of several classes; only the first is simulated");
     }
     let (class, devices) = devices.into_iter().next()?;
     let status = &claim.json()["status"];

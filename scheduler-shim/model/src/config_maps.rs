@@ -20,13 +20,15 @@ pub fn await_all(task: &mut Task, space: &str, needed: &[Box<str>], inventory: &
     if needed.is_empty() || task.status != TaskStatus::Pending {
         return;
     }
-    let is_told = |space: &str| {
+    let is_listed = |space: &str| {
         let mut all = inventory.all(CONFIG_MAP.1);
         all.any(|map| map.namespace() == space)
     };
-    let is_missing = |name: &&str| inventory.find(CONFIG_MAP.1, space, name).is_none();
     let mut needed = needed.iter().map(Box::as_ref);
-    if let Some(name) = needed.find(is_missing).filter(|_| is_told(space)) {
+    if let Some(name) = needed
+        .find(|name| inventory.find(CONFIG_MAP.1, space, name).is_none())
+        .filter(|_| is_listed(space))
+    {
         let label = format!("{WAITS_FOR}{name}");
         Arc::make_mut(&mut task.node_affinity).push((label, Vec::new()));
     }

@@ -21,7 +21,7 @@ pub(crate) fn bystanders(
 ) -> Vec<ForeignPod> {
     let mut tasks = jobs.iter().flat_map(|job| &job.tasks);
     let somebody_asks = tasks.any(asks);
-    let seen = there.iter().filter_map(|read| {
+    let running = there.iter().filter_map(|read| {
         let task = read.seen()?;
         let counts = somebody_asks || !task.apart.is_empty();
         Some((read.node()?, task)).filter(|_| counts)
@@ -37,18 +37,18 @@ pub(crate) fn bystanders(
             apart,
         }
     };
-    seen.map(bystander).collect()
+    running.map(bystander).collect()
 }
 
 /// Whether a pod asks about its neighbours. One that only needs a host port does not: the pods that have the port
 /// keep it away.
 fn asks(task: &Task) -> bool {
     let wishes =
-        |wish: &PreferredTerm| matches!(wish, PreferredTerm::Near(_) | PreferredTerm::Even(_));
+        |term: &PreferredTerm| matches!(term, PreferredTerm::Near(_) | PreferredTerm::Even(_));
     !task.near.is_empty()
         || !task.even.is_empty()
         || task.apart.iter().any(|one| port(one).is_none())
-        || task.prefers.iter().any(|one| wishes(&one.wish))
+        || task.prefers.iter().any(|one| wishes(&one.term))
 }
 
 #[cfg(test)]

@@ -18,8 +18,10 @@ pub(crate) fn tree(
     inventory: &ObjectInventory,
 ) -> Result<SubGroupSet, String> {
     let levels = TopologyResolver(inventory);
-    let topology = group.topology.as_deref();
-    let topology = topology.and_then(|wish| levels.constraint(wish));
+    let topology = group
+        .topology
+        .as_deref()
+        .and_then(|term| levels.constraint(term));
     if group.sub_groups.is_empty() {
         return Ok(SubGroupSet {
             topology,
@@ -46,17 +48,22 @@ pub(crate) fn set_of(pod: &str, labels: &LabelMap, group: &PodGroupTerms) -> Str
     if group.sub_groups.is_empty() {
         return SET.to_owned();
     }
-    let leaf = |part: &&DerivedSubGroup| {
-        !group
-            .sub_groups
-            .iter()
-            .any(|other| other.parent.as_ref() == Some(&part.name))
-    };
-    let found = group.sub_groups.iter().filter(leaf).find(holds);
+    let found = group
+        .sub_groups
+        .iter()
+        .filter(|part| {
+            !group
+                .sub_groups
+                .iter()
+                .any(|other| other.parent.as_ref() == Some(&part.name))
+        })
+        .find(holds);
     let label = labels.get(LABEL_SUBGROUP).filter(|label| !label.is_empty());
-    let named = || label.map_or(SET, String::as_str);
     found
-        .map_or_else(named, |part| part.name.as_str())
+        .map_or_else(
+            || label.map_or(SET, String::as_str),
+            |part| part.name.as_str(),
+        )
         .to_owned()
 }
 
@@ -77,10 +84,10 @@ fn check(parts: &[DerivedSubGroup]) -> Result<(), String> {
         }
     }
     for name in parents.keys() {
-        let mut seen = BTreeSet::new();
+        let mut visited = BTreeSet::new();
         let mut at = Some(*name);
         while let Some(part) = at {
-            if !seen.insert(part) {
+            if !visited.insert(part) {
                 return Err("cycle detected in subgroups".to_owned());
             }
             at = parents.get(part).copied().flatten();
@@ -89,7 +96,6 @@ fn check(parts: &[DerivedSubGroup]) -> Result<(), String> {
     Ok(())
 }
 
-/// Subgroups by parent.
 struct SubGroupIndex<'a> {
     parts: BTreeMap<Option<&'a str>, Vec<&'a DerivedSubGroup>>,
     levels: &'a TopologyResolver<'a>,
@@ -114,7 +120,7 @@ impl<'a> SubGroupIndex<'a> {
         let topology = |part: &DerivedSubGroup| {
             part.topology
                 .as_ref()
-                .and_then(|wish| self.levels.constraint(wish))
+                .and_then(|term| self.levels.constraint(term))
         };
         let mut group = SubGroupSet {
             name: of.map(|part| part.name.clone()).unwrap_or_default(),
@@ -143,27 +149,29 @@ pub(crate) struct TopologyResolver<'a>(pub(crate) &'a ObjectInventory);
 
 impl TopologyResolver<'_> {
     pub(crate) fn topologies(&self) -> Vec<cluster::ClusterTopology> {
-        let topology = |object: ObjectView<'_>| cluster::ClusterTopology {
-            name: object.name().to_owned(),
-            levels: levels(object)
-                .map(|level| text(level, "nodeLabel"))
-                .collect(),
-        };
-        self.0.all("Topology").map(topology).collect()
+        self.0
+            .all("Topology")
+            .map(|object: ObjectView<'_>| cluster::ClusterTopology {
+                name: object.name().to_owned(),
+                levels: levels(object)
+                    .map(|level| text(level, "nodeLabel"))
+                    .collect(),
+            })
+            .collect()
     }
 
-    fn constraint(&self, wish: &DerivedTopologyConstraint) -> Option<TopologyConstraint> {
+    fn constraint(&self, term: &DerivedTopologyConstraint) -> Option<TopologyConstraint> {
         let level = |name: &str| {
-            let topology = self.0.find("Topology", "", &wish.name);
+            let topology = self.0.find("Topology", "", &term.name);
             let mut known = topology.into_iter().flat_map(levels);
             let found = known.find(|level| text(level, "alias") == name);
             let label = found.map_or_else(|| name.to_owned(), |level| text(level, "nodeLabel"));
             (!name.is_empty()).then_some(label)
         };
-        (!wish.name.is_empty()).then(|| TopologyConstraint {
-            topology: wish.name.clone(),
-            required: level(&wish.required),
-            preferred: level(&wish.preferred),
+        (!term.name.is_empty()).then(|| TopologyConstraint {
+            topology: term.name.clone(),
+            required: level(&term.required),
+            preferred: level(&term.preferred),
         })
     }
 }

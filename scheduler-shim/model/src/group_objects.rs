@@ -65,11 +65,10 @@ pub fn stamp(group: &DerivedPodGroup) -> u64 {
 
 /// The subgroup that holds a pod.
 pub fn part_of<'g>(group: &'g DerivedPodGroup, pod: &str) -> Option<&'g str> {
-    let holds = |part: &&DerivedSubGroup| part.pods.iter().any(|one| one == pod);
     group
         .sub_groups
         .iter()
-        .find(holds)
+        .find(|part| part.pods.iter().any(|one| one == pod))
         .map(|part| part.name.as_str())
 }
 
@@ -160,14 +159,14 @@ fn part(part: &DerivedSubGroup) -> Value {
     if let Some(parent) = &part.parent {
         json["parent"] = parent.as_str().into();
     }
-    if let Some(wish) = &part.topology {
-        json["topologyConstraint"] = topology(wish);
+    if let Some(term) = &part.topology {
+        json["topologyConstraint"] = topology(term);
     }
     json
 }
 
-fn topology(wish: &DerivedTopologyConstraint) -> Value {
-    let levels = [&wish.name, &wish.required, &wish.preferred];
+fn topology(term: &DerivedTopologyConstraint) -> Value {
+    let levels = [&term.name, &term.required, &term.preferred];
     let named = LEVELS
         .iter()
         .zip(levels)

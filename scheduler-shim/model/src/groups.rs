@@ -21,7 +21,7 @@ use super::parsed_objects::ParsedPod;
 use super::pod_group_terms::PodGroupTerms;
 use super::{group_objects, owners, pods};
 
-/// A pod's group.
+/// The group of a pod, and how it was found.
 #[derive(Debug)]
 pub struct ResolvedGroup {
     /// The group, or why it has none that can be scheduled.
@@ -41,8 +41,10 @@ pub fn group_of(
 ) -> ResolvedGroup {
     let chain = owners::chain(pod, inventory);
     let chain: Vec<ObjectView<'_>> = chain.iter().map(ObjectView::new).collect();
-    let awaited = chain.iter().find(|owner| inventory.awaits(**owner));
-    let awaited = awaited.map(|owner| format!("{} {}", owner.kind(), owner.name()));
+    let awaited = chain
+        .iter()
+        .find(|owner| inventory.awaits(**owner))
+        .map(|owner| format!("{} {}", owner.kind(), owner.name()));
     let grouping = group(&GroupingInput::new(pod, chain, lookup, settings));
     let derived = match &grouping {
         // A group derived from an unknown owner could be another one than the owner's.
@@ -92,8 +94,10 @@ impl ParsedPod {
         asked: impl FnOnce(&CachedGroup) -> T,
     ) -> T {
         let mut known = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_of_now = |known: &&CachedGroup| known.is_of(pod.namespace(), &among.ages);
-        if let Some(known) = known.as_ref().filter(is_of_now) {
+        if let Some(known) = known
+            .as_ref()
+            .filter(|known| known.is_of(pod.namespace(), &among.ages))
+        {
             return asked(known);
         }
         let (read, is_lasting) = read_group(pod, among, settings);
@@ -114,17 +118,17 @@ fn read_group(
     let apart = pod.read_apart();
     let pod = ObjectView::new(&apart);
     let (found, trace) = lookup.traced(|| group_of(pod, among, lookup, settings));
-    let is_lasting = !trace.looked_around && !found.is_awaited;
-    let mut looked_for = trace.pod_groups;
-    looked_for.sort_unstable();
-    looked_for.dedup();
+    let is_lasting = !trace.listed_all && !found.is_awaited;
+    let mut watched = trace.pod_groups;
+    watched.sort_unstable();
+    watched.dedup();
     let with_age = |(space, name): (String, String)| {
         let age = among.ages.of_group(&space, &name);
         (space, name, age)
     };
     let read = CachedGroup {
         ages: among.ages.of(pod.namespace()),
-        pod_groups: looked_for.into_iter().map(with_age).collect(),
+        pod_groups: watched.into_iter().map(with_age).collect(),
         derived: found.derived.map(|derived| DerivedGroup {
             stamp: group_objects::stamp(&derived),
             part: group_objects::part_of(&derived, pod.name()).map(Arc::from),
@@ -152,8 +156,9 @@ fn valid(
     awaited: Option<String>,
 ) -> Result<DerivedPodGroup, String> {
     let existing = |name: &str| inventory.find("PodGroup", pod.namespace(), name);
-    let awaited = awaited.filter(|_| pods::node(pod).is_none());
-    let awaited = awaited.map(|owner| format!("its owner {owner} is not known yet"));
+    let awaited = awaited
+        .filter(|_| pods::node(pod).is_none())
+        .map(|owner| format!("its owner {owner} is not known yet"));
     if let Some(found) = pod.annotation(ANNOTATION_GROUP).and_then(existing) {
         return given(found, pod);
     }
@@ -186,8 +191,12 @@ fn given(object: ObjectView<'_>, pod: ObjectView<'_>) -> Result<DerivedPodGroup,
     let text = |field: &str| spec[field].as_str().filter(|text| !text.is_empty());
     let min_member = count(spec, "minMember").map_err(wrong)?;
     let min_sub_group = count(spec, "minSubGroup").map_err(wrong)?;
-    let parts = spec["subGroups"].as_array().map_or(&[][..], Vec::as_slice);
-    let parts = parts.iter().map(part).collect::<Result<Vec<_>, _>>();
+    let parts = spec["subGroups"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice)
+        .iter()
+        .map(part)
+        .collect::<Result<Vec<_>, _>>();
     let named = |key: &str| read.label(key).or(pod.label(key));
     let label = named(LABEL_QUEUE).or_else(|| named(LABEL_OLD_QUEUE));
     Ok(DerivedPodGroup {
@@ -245,8 +254,9 @@ fn count(json: &Value, field: &str) -> Result<Option<u32>, String> {
         return Ok(None);
     }
     let count = given.as_u64().and_then(|count| u32::try_from(count).ok());
-    let wrong = || format!("{field} {given} is not a number of members");
-    count.map(Some).ok_or_else(wrong)
+    count
+        .map(Some)
+        .ok_or_else(|| format!("{field} {given} is not a number of members"))
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub struct ObjectInventory {
     /// By namespace and name, in the same order as the objects.
     pods: BTreeMap<String, BTreeMap<String, Box<ParsedPod>>>,
     /// What the pod that was parsed last requires of its node. Most pods require the same and share it.
-    last_wish: Arc<str>,
+    last_key: Arc<str>,
     pod_groups: BTreeMap<String, BTreeMap<String, ParsedPodGroup>>,
     nodes: BTreeMap<String, ParsedNode>,
     /// How often each part of a group changed.
@@ -81,7 +81,7 @@ impl ObjectInventory {
         let object = ObjectView::new(json);
         let (kind, namespace) = (object.kind(), object.namespace());
         let known = self.objects.find(kind, namespace, object.name());
-        self.ages.note(known, None);
+        self.ages.record(known, None);
         self.objects.remove(object);
         match kind {
             "Pod" => {
@@ -109,10 +109,10 @@ impl ObjectInventory {
             "Pod" => {
                 let named = self.pods.entry(object.namespace().to_owned()).or_default();
                 let mut read = Box::new(ParsedPod::of(object));
-                if read.wish == self.last_wish {
-                    read.wish = Arc::clone(&self.last_wish);
+                if read.requirements_key == self.last_key {
+                    read.requirements_key = Arc::clone(&self.last_key);
                 } else {
-                    self.last_wish = Arc::clone(&read.wish);
+                    self.last_key = Arc::clone(&read.requirements_key);
                 }
                 named.insert(object.name().to_owned(), read);
             }
@@ -129,7 +129,7 @@ impl ObjectInventory {
         }
         let (kind, namespace) = (object.kind(), object.namespace());
         let known = self.objects.find(kind, namespace, object.name());
-        self.ages.note(known, Some(object));
+        self.ages.record(known, Some(object));
         self.objects.insert(json);
     }
 
@@ -144,7 +144,7 @@ impl ObjectInventory {
         };
         let name = object.name().to_owned();
         if name.is_empty() {
-            warnings.note(&kind, "it has no metadata.name and is ignored");
+            warnings.add(&kind, "it has no metadata.name and is ignored");
             return None;
         }
         let namespace = match object.namespace() {
@@ -155,7 +155,7 @@ impl ObjectInventory {
         let namespace = namespace.to_owned();
         let called = called(&kind, &namespace, &name);
         if let Some(wrong) = not_text(&json) {
-            warnings.note(called, wrong);
+            warnings.add(called, wrong);
             return None;
         }
         json["metadata"]["namespace"] = namespace.as_str().into();
@@ -172,7 +172,7 @@ impl ObjectInventory {
         let known = known.map(|known| known.json());
         if known.is_some_and(|known| *known != json) {
             let message = "it is given more than once with different contents; the newest is used";
-            warnings.note(called, message);
+            warnings.add(called, message);
         }
         if known.is_none_or(|known| rank(&json) > rank(known)) {
             self.set(&json);

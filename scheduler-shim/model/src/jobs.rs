@@ -42,7 +42,7 @@ impl JobBuilder {
         if !self.jobs.contains_key(&name) {
             let job = at.job(&name, group, warnings).map_err(|why| {
                 let object = called("PodGroup", &group.namespace, &group.name);
-                warnings.note(object, format!("{why}; its pods wait"));
+                warnings.add(object, format!("{why}; its pods wait"));
                 let why = format!("its pod group {} cannot be used: {why}", group.name);
                 self.broken.insert(name.clone(), why.clone());
                 why
@@ -86,7 +86,7 @@ impl JobReadContext<'_> {
         let priority = self.priority(group, warnings);
         let read = self.inventory.pod_group(&group.namespace, &group.name);
         for message in read.into_iter().flat_map(|read| &read.ignored) {
-            warnings.note(
+            warnings.add(
                 called("PodGroup", &group.namespace, &group.name),
                 format!("its {message}"),
             );
@@ -127,7 +127,7 @@ impl JobReadContext<'_> {
         match value.and_then(|value| i32::try_from(value).ok()) {
             Some(value) => value,
             None => {
-                warnings.note(
+                warnings.add(
                     called("PodGroup", &group.namespace, &group.name),
                     format!(
                         "its priority class {class} does not exist; priority {PRIORITY} is used"

@@ -44,7 +44,7 @@ impl<'a> NamespaceResolver<'a> {
             prefers,
             ..
         } = task;
-        let wishes = prefers.iter_mut().filter_map(|one| match &mut one.wish {
+        let wishes = prefers.iter_mut().filter_map(|one| match &mut one.term {
             PreferredTerm::Near(like) => Some(like),
             PreferredTerm::Even(spread) => Some(&mut spread.like),
             PreferredTerm::Label(_) => None,
@@ -55,7 +55,6 @@ impl<'a> NamespaceResolver<'a> {
         }
     }
 
-    /// Resolves one term.
     pub(crate) fn name(&mut self, neighbours: &mut PodAffinityTerm, warnings: &mut ObjectWarnings) {
         let labels = &mut neighbours.labels;
         let of_namespace =
@@ -113,7 +112,7 @@ fn labels(inventory: &ObjectInventory, warnings: &mut ObjectWarnings) -> BTreeMa
     for (pod, _) in inventory.pods() {
         if !all.contains_key(pod.namespace()) {
             all.insert(pod.namespace().to_owned(), Labels::new());
-            warnings.note(
+            warnings.add(
                 called(KIND.1, "", pod.namespace()),
                 "pods select namespaces by labels, but this namespace is not given; only its name label is assumed",
             );

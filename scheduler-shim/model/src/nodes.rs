@@ -45,7 +45,7 @@ pub(crate) fn node(object: ObjectView<'_>, warnings: &mut ObjectWarnings) -> Nod
     let memory = object.label(MEMORY).and_then(card_memory);
     if cards > 0 && memory.is_none() {
         let given = object.label(MEMORY).unwrap_or("not set");
-        warnings.note(
+        warnings.add(
             called("Node", "", object.name()),
             format!("its label {MEMORY} is {given}, so gpu-memory requests cannot be placed on its {cards} GPUs"),
         );
@@ -87,8 +87,9 @@ fn partitions(object: ObjectView<'_>) -> BTreeMap<String, i64> {
 
 fn labels(object: ObjectView<'_>) -> LabelMap {
     let mut labels = texts(&object.json()["metadata"]["labels"]);
-    let name = || object.name().to_owned();
-    labels.entry(HOSTNAME.to_owned()).or_insert_with(name);
+    labels
+        .entry(HOSTNAME.to_owned())
+        .or_insert_with(|| object.name().to_owned());
     labels.into_iter().collect()
 }
 

@@ -120,13 +120,13 @@ pub fn charge(inventory: &ObjectInventory, cluster: &mut Cluster) {
     if cluster.nodes.iter().all(|node| node.zones.is_empty()) {
         return;
     }
-    let places = cluster.nodes.iter().enumerate();
-    let places: BTreeMap<String, usize> = places
-        .map(|(place, node)| (node.name.clone(), place))
+    let indices = cluster.nodes.iter().enumerate();
+    let indices: BTreeMap<String, usize> = indices
+        .map(|(placement, node)| (node.name.clone(), placement))
         .collect();
     let Cluster { nodes, jobs, .. } = cluster;
     let mut take = |node: Option<&str>, held: &ZonesOfPod| {
-        let Some(node) = node.and_then(|node| nodes.get_mut(*places.get(node)?)) else {
+        let Some(node) = node.and_then(|node| nodes.get_mut(*indices.get(node)?)) else {
             return;
         };
         // A record with an unknown zone is outdated.
@@ -239,7 +239,9 @@ mod tests {
         let mut bound: Vec<(String, ZonesOfPod)> = decisions(objects)
             .into_iter()
             .filter_map(|decision| match decision {
-                Decision::Bind { task, place, .. } => Some((task, place.zones)),
+                Decision::Bind {
+                    task, placement, ..
+                } => Some((task, placement.zones)),
                 _ => None,
             })
             .collect();
@@ -317,21 +319,23 @@ mod tests {
             cards: 1,
             ..ZoneAmounts::default()
         };
-        let low = |number: u32| {
-            let zone = format!("node-{}", number % 2);
-            let zones = text(&[(zone, amounts)]);
-            let pod = pod(&format!("low-{number}"), json!([container("100m", 1)]));
-            on(pod, &zones, ANNOTATION_NUMA_OBSERVED)
-        };
         let mut high = pod("high", json!([container("100m", 2)]));
         high["spec"]["priorityClassName"] = "high".into();
         let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
             "metadata": {"name": "high"}, "value": 60});
         // Each zone has one GPU free.
-        let objects: Vec<Value> = (0..6).map(low).collect();
+        let objects: Vec<Value> = (0..6)
+            .map(|number| {
+                let zone = format!("node-{}", number % 2);
+                let zones = text(&[(zone, amounts)]);
+                let pod = pod(&format!("low-{number}"), json!([container("100m", 1)]));
+                on(pod, &zones, ANNOTATION_NUMA_OBSERVED)
+            })
+            .collect();
         let objects = objects.into_iter().chain([node, topology, high, class]);
-        let evicted = decisions(objects.collect()).into_iter();
-        let evicted = evicted.filter(|one| matches!(one, Decision::Evict { .. }));
+        let evicted = decisions(objects.collect())
+            .into_iter()
+            .filter(|one| matches!(one, Decision::Evict { .. }));
         assert_eq!(evicted.count(), 1);
     }
 

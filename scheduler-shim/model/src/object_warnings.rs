@@ -33,7 +33,7 @@ pub struct ObjectWarnings(pub BTreeSet<ObjectWarning>);
 
 impl ObjectWarnings {
     /// Adds a warning.
-    pub fn note(&mut self, object: impl fmt::Display, message: impl Into<String>) {
+    pub fn add(&mut self, object: impl fmt::Display, message: impl Into<String>) {
         self.0.insert(ObjectWarning {
             object: object.to_string(),
             message: message.into(),

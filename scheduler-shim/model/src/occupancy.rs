@@ -27,8 +27,10 @@ impl NodeOccupancy {
         let mut occupancy = Self::default();
         let all = inventory.pods();
         for (pod, read) in all.filter(|(_, read)| !read.holds.is_empty() && !read.is_over()) {
-            let soon = || assumed.get(&pods::name(pod)).map(String::as_str);
-            if let Some(node) = read.node().or_else(soon) {
+            if let Some(node) = read
+                .node()
+                .or_else(|| assumed.get(&pods::name(pod)).map(String::as_str))
+            {
                 occupancy.enter(&read.holds, node);
             }
         }
@@ -53,14 +55,14 @@ impl NodeOccupancy {
 
     /// Why a pod can't be on a node.
     pub fn refusal(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
-        self.taken_port(pod, node)
+        self.used_port(pod, node)
             .or_else(|| self.lacking(pod, node))
     }
 
-    fn taken_port(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
-        let taken = self.ports.get(node.name())?;
+    fn used_port(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
+        let used = self.ports.get(node.name())?;
         let held = pod_occupancy::ports(pod);
-        let port = held.into_iter().find(|port| taken.contains(port))?;
+        let port = held.into_iter().find(|port| used.contains(port))?;
         Some(format!("has host port {port} in use"))
     }
 
@@ -68,8 +70,8 @@ impl NodeOccupancy {
         pod_occupancy::others(pod)
             .into_iter()
             .find_map(|(name, asked)| {
-                let given = Quantity::from_json(&node.json()["status"]["allocatable"][&name]);
-                let given = given.unwrap_or_default();
+                let given = Quantity::from_json(&node.json()["status"]["allocatable"][&name])
+                    .unwrap_or_default();
                 let key = (node.name().to_owned(), name);
                 let free = given - self.amounts.get(&key).copied().unwrap_or_default();
                 let name = key.1;
@@ -88,12 +90,11 @@ mod tests {
     use super::*;
 
     fn cluster(zones: &[(&str, &str)]) -> ObjectInventory {
-        let node = |(name, zone): &(&str, &str)| {
+        ObjectInventory::of(
+            zones.iter().map(|(name, zone): &(&str, &str)| {
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"zone": zone}},
                 "status": {"allocatable": {"example.com/nic": "2"}}})
-        };
-        ObjectInventory::of(
-            zones.iter().map(node).collect(),
+        }).collect(),
             &mut ObjectWarnings::default(),
         )
     }
@@ -109,8 +110,9 @@ mod tests {
             occupancy.add(ObjectView::new(pod), node);
         }
         let nodes = inventory.all("Node");
-        let refusal = |node| occupancy.refusal(ObjectView::new(pod), node);
-        nodes.filter_map(refusal).collect()
+        nodes
+            .filter_map(|node| occupancy.refusal(ObjectView::new(pod), node))
+            .collect()
     }
 
     #[test]

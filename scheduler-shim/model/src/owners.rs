@@ -29,8 +29,10 @@ fn owner(object: ObjectView<'_>, inventory: &ObjectInventory) -> Option<Value> {
         .json()
         .pointer("/metadata/ownerReferences")?
         .as_array()?;
-    let controls = |one: &&Value| one["controller"] == true;
-    let reference = references.iter().find(controls).or(references.first())?;
+    let reference = references
+        .iter()
+        .find(|one| one["controller"] == true)
+        .or(references.first())?;
     let (kind, name) = (reference["kind"].as_str()?, reference["name"].as_str()?);
     Some(
         found(inventory, kind, object.namespace(), name).unwrap_or_else(|| {

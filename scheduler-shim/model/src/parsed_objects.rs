@@ -70,22 +70,22 @@ pub struct ParsedPod {
     /// Memory that it requests, in bytes.
     pub memory: i64,
     /// A key for what it requires of its node; the same for pods with the same requirements.
-    pub wish: Arc<str>,
+    pub requirements_key: Arc<str>,
     /// The ConfigMaps without which it can't start.
     pub config_maps: Box<[Box<str>]>,
-    notes: Vec<ObjectWarning>,
+    warnings_found: Vec<ObjectWarning>,
     pub(crate) group: Mutex<Option<CachedGroup>>,
 }
 
 impl ParsedPod {
     /// Parses a pod.
     pub fn of(pod: ObjectView<'_>) -> Self {
-        let cards = cards::kept(pod, requests::cards(pod));
+        let cards = cards::reserved(pod, requests::cards(pod));
         let mut warnings = ObjectWarnings::default();
-        let said = ignored::durations(pod.json()).into_iter();
-        for message in said.chain(requests::growth(pod)) {
+        let ignored_durations = ignored::durations(pod.json()).into_iter();
+        for message in ignored_durations.chain(requests::growth(pod)) {
             let object = called("Pod", pod.namespace(), pod.name());
-            warnings.note(object, format!("its {message}"));
+            warnings.add(object, format!("its {message}"));
         }
         let task = match requests::unreadable(pod) {
             Some(why) => Err(why),
@@ -121,10 +121,10 @@ impl ParsedPod {
             slotless: slotless.map(Into::into),
             cpu_millis: requests::total(pod, "cpu").millis(),
             memory: requests::total(pod, "memory").units(),
-            wish: node_requirements::key(pod, &holds).into(),
+            requirements_key: node_requirements::key(pod, &holds).into(),
             config_maps: pods::config_maps(pod),
             holds,
-            notes: warnings.0.into_iter().collect(),
+            warnings_found: warnings.0.into_iter().collect(),
             group: Mutex::default(),
         }
     }
@@ -157,7 +157,7 @@ impl ParsedPod {
 
     /// The task, or why the pod is invalid.
     pub fn task(&self, warnings: &mut ObjectWarnings) -> Result<Task, String> {
-        warnings.0.extend(self.notes.iter().cloned());
+        warnings.0.extend(self.warnings_found.iter().cloned());
         self.task.clone()
     }
 
@@ -167,12 +167,12 @@ impl ParsedPod {
     }
 }
 
-/// A parsed node.
+/// A node as the policy needs it, parsed once.
 #[derive(Debug)]
 pub struct ParsedNode {
     node: Node,
     /// Warnings that apply if its cards are not listed.
-    notes: Vec<ObjectWarning>,
+    warnings_found: Vec<ObjectWarning>,
 }
 
 impl ParsedNode {
@@ -181,14 +181,14 @@ impl ParsedNode {
         let mut warnings = ObjectWarnings::default();
         Self {
             node: nodes::node(object, &mut warnings),
-            notes: warnings.0.into_iter().collect(),
+            warnings_found: warnings.0.into_iter().collect(),
         }
     }
 
     /// The node with nothing subtracted.
     pub fn node(&self, is_listed: bool, warnings: &mut ObjectWarnings) -> Node {
         if !is_listed {
-            warnings.0.extend(self.notes.iter().cloned());
+            warnings.0.extend(self.warnings_found.iter().cloned());
         }
         self.node.clone()
     }

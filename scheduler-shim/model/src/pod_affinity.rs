@@ -70,7 +70,7 @@ impl AffinityReader<'_> {
     fn preferred(&mut self, kind: &str, sign: i64) -> Vec<WeightedPreference> {
         let terms = terms(self.pod, kind, "preferred").filter_map(|term| {
             Some(WeightedPreference {
-                wish: PreferredTerm::Near(self.term(kind, &term["podAffinityTerm"])?),
+                term: PreferredTerm::Near(self.term(kind, &term["podAffinityTerm"])?),
                 weight: sign * term["weight"].as_i64()?,
             })
         });
@@ -86,7 +86,7 @@ impl AffinityReader<'_> {
             };
             let policies = ["nodeAffinityPolicy", "nodeTaintsPolicy"];
             if policies.iter().any(|policy| rule[policy] == "Ignore") {
-                self.note("its topologySpreadConstraints set nodeAffinityPolicy or nodeTaintsPolicy to Ignore; Honor is used");
+                self.warn("its topologySpreadConstraints set nodeAffinityPolicy or nodeTaintsPolicy to Ignore; Honor is used");
             }
             let spread = SpreadConstraint {
                 like,
@@ -95,7 +95,7 @@ impl AffinityReader<'_> {
             };
             match rule["whenUnsatisfiable"].as_str() {
                 Some("ScheduleAnyway") => task.prefers.push(WeightedPreference {
-                    wish: PreferredTerm::Even(spread),
+                    term: PreferredTerm::Even(spread),
                     weight: EVENLY,
                 }),
                 Some(_) | None => task.even.push(spread),
@@ -106,13 +106,13 @@ impl AffinityReader<'_> {
     /// One term; `None` if it is invalid, with a warning.
     fn term(&mut self, kind: &str, term: &Value) -> Option<PodAffinityTerm> {
         let read = neighbours(self.pod, term);
-        let note = |why| self.note(&format!("one term of its {kind} is ignored: {why}"));
-        read.map_err(note).ok()
+        read.map_err(|why| self.warn(&format!("one term of its {kind} is ignored: {why}")))
+            .ok()
     }
 
-    fn note(&mut self, message: &str) {
+    fn warn(&mut self, message: &str) {
         let object = called("Pod", self.pod.namespace(), self.pod.name());
-        self.warnings.note(object, message);
+        self.warnings.add(object, message);
     }
 }
 
@@ -127,8 +127,10 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 
 /// The pods that a term selects, in one order however it is written.
 fn neighbours(pod: ObjectView<'_>, term: &Value) -> Result<PodAffinityTerm, String> {
-    let domain = term["topologyKey"].as_str();
-    let domain = domain.ok_or("it has no topologyKey")?.to_owned();
+    let domain = term["topologyKey"]
+        .as_str()
+        .ok_or("it has no topologyKey")?
+        .to_owned();
     let chosen = &term["labelSelector"];
     // A missing selector selects nothing, unlike an empty one.
     let mut labels = if chosen.is_object() {
@@ -175,8 +177,11 @@ fn namespaces(
         if labels.is_empty() {
             return Ok(asked);
         }
-        let of_namespace = |(label, asked)| (format!("{OF_NAMESPACE}{label}"), asked);
-        asked.extend(labels.into_iter().map(of_namespace));
+        asked.extend(
+            labels
+                .into_iter()
+                .map(|(label, asked)| (format!("{OF_NAMESPACE}{label}"), asked)),
+        );
     } else if names.is_empty() {
         names.insert(pod.namespace().to_owned());
     }

@@ -63,8 +63,10 @@ pub fn groups(pod: ObjectView<'_>) -> Vec<String> {
 
 /// The claims that a pod names, with their namespace.
 pub(crate) fn claims(pod: ObjectView<'_>) -> Vec<String> {
-    let entries = pod.json()["spec"]["resourceClaims"].as_array();
-    let entries = entries.into_iter().flatten();
+    let entries = pod.json()["spec"]["resourceClaims"]
+        .as_array()
+        .into_iter()
+        .flatten();
     entries
         .filter_map(|entry| claim(pod, entry))
         .map(|claim| format!("{}/{claim}", pod.namespace()))
@@ -104,8 +106,9 @@ pub(crate) fn volume_claims(pod: ObjectView<'_>) -> Vec<String> {
                     .is_object()
                     .then(|| volume["name"].as_str())?
             };
-            let own = || Some(format!("{}-{}", pod.name(), own()?));
-            named.map(str::to_owned).or_else(own)
+            named
+                .map(str::to_owned)
+                .or_else(|| Some(format!("{}-{}", pod.name(), own()?)))
         })
         .collect()
 }

@@ -29,7 +29,6 @@ pub(crate) struct ParsedQueues {
     pub(crate) ignored: BTreeMap<String, String>,
 }
 
-/// Reads all queues.
 pub(crate) fn queues(
     inventory: &ObjectInventory,
     now: Duration,
@@ -63,10 +62,10 @@ pub(crate) fn queues(
         queues.leave_out(&name, why);
     }
     for (name, why) in &queues.unusable {
-        warnings.note(called("Queue", "", name), format!("{why}; it is ignored"));
+        warnings.add(called("Queue", "", name), format!("{why}; it is ignored"));
     }
     for (name, why) in &queues.ignored {
-        warnings.note(called("Queue", "", name), why.clone());
+        warnings.add(called("Queue", "", name), why.clone());
     }
     queues
 }

@@ -158,8 +158,9 @@ fn amount(list: &Value, resource: &str) -> Option<Quantity> {
 
 /// The first quantity of a pod that can't be parsed, or is negative.
 pub fn unreadable(pod: ObjectView<'_>) -> Option<String> {
-    let all = containers(pod, "initContainers").chain(containers(pod, "containers"));
-    let all = all.chain(pod.json().pointer("/spec"));
+    let all = containers(pod, "initContainers")
+        .chain(containers(pod, "containers"))
+        .chain(pod.json().pointer("/spec"));
     let amounts = all.flat_map(|container| {
         let kinds = ["requests", "limits"].into_iter();
         kinds.flat_map(|kind| {
@@ -213,10 +214,10 @@ mod tests {
     fn a_limit_above_the_request_is_said() {
         let pod = json!({"metadata": {"annotations": {"gpu-memory": "2000", "gpu-memory.limit": "3Gi"}},
             "spec": {"containers": [{"name": "main"}]}});
-        let said = growth(ObjectView::new(&pod)).unwrap();
+        let message = growth(ObjectView::new(&pod)).unwrap();
         assert!(
-            said.starts_with("gpu-memory.limit (3Gi) is scheduled and charged"),
-            "{said}"
+            message.starts_with("gpu-memory.limit (3Gi) is scheduled and charged"),
+            "{message}"
         );
         let shared = TaskGpuRequest::Shared {
             share: Share::Memory(Bytes::from_mib(3072)),
@@ -227,8 +228,8 @@ mod tests {
 
     #[test]
     fn less_than_the_smallest_share_is_no_request() {
-        let said = ask(json!({"gpu-memory": "1"}), json!({})).unwrap_err();
-        assert!(said.contains("less than 2 MiB"), "{said}");
+        let message = ask(json!({"gpu-memory": "1"}), json!({})).unwrap_err();
+        assert!(message.contains("less than 2 MiB"), "{message}");
         assert!(ask(json!({"gpu-memory": "2"}), json!({})).is_ok());
     }
 
@@ -244,26 +245,26 @@ mod tests {
                 "spec": {"containers": [{"name": "a", "resources": of("a")}, {"name": "b", "resources": of("b")}],
                     "initContainers": [{"name": "first", "resources": of("first")}]}})
         };
-        let said = |container: &str, annotation: &str| {
+        let message = |container: &str, annotation: &str| {
             without_slot(ObjectView::new(&pod(container, annotation)), "a/slot")
         };
         for share in ["gpu-fraction=0.5", "gpu-memory=2000"] {
-            let why = said("", share).unwrap();
+            let why = message("", share).unwrap();
             assert!(why.starts_with("no container requests a/slot"), "{why}");
             assert!(why.ends_with("delete the pod and create it again"), "{why}");
             // A slot written by hand says which container gets the GPU.
             for container in ["a", "b", "first"] {
-                assert_eq!(said(container, share), None, "{container} {share}");
+                assert_eq!(message(container, share), None, "{container} {share}");
             }
         }
         let of_b = "nvidia.com/container.b.gpu-memory.limit=1Gi";
-        assert_eq!(said("b", of_b), None);
-        let why = said("a", of_b).unwrap();
+        assert_eq!(message("b", of_b), None);
+        let why = message("a", of_b).unwrap();
         assert!(
             why.starts_with("container b does not request a/slot"),
             "{why}"
         );
-        assert_eq!(said("", "note=1"), None);
+        assert_eq!(message("", "note=1"), None);
     }
 
     #[test]

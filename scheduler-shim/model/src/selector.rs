@@ -10,8 +10,9 @@ use super::labels::texts;
 
 /// Whether a selector matches an object. One that is missing or invalid matches nothing.
 pub(crate) fn matches(selector: &Value, object: ObjectView<'_>) -> bool {
-    let asked = Some(selector).filter(|selector| selector.is_object());
-    let asked = asked.and_then(|selector| requirements(selector).ok());
+    let asked = Some(selector)
+        .filter(|selector| selector.is_object())
+        .and_then(|selector| requirements(selector).ok());
     asked.is_some_and(|asked| {
         let mut asked = asked.iter();
         asked.all(|(label, requirement)| requirement.holds(object.label(label)))
@@ -20,8 +21,9 @@ pub(crate) fn matches(selector: &Value, object: ObjectView<'_>) -> bool {
 
 /// The requirements of a selector, or why it is invalid.
 pub(crate) fn requirements(selector: &Value) -> Result<Vec<(String, LabelRequirement)>, String> {
-    let labels = texts(&selector["matchLabels"]).into_iter();
-    let labels = labels.map(|(label, value)| Ok((label, LabelRequirement::In([value].into()))));
+    let labels = texts(&selector["matchLabels"])
+        .into_iter()
+        .map(|(label, value)| Ok((label, LabelRequirement::In([value].into()))));
     let expressions = selector["matchExpressions"].as_array();
     labels
         .chain(expressions.into_iter().flatten().map(requirement))
@@ -29,11 +31,15 @@ pub(crate) fn requirements(selector: &Value) -> Result<Vec<(String, LabelRequire
 }
 
 fn requirement(expression: &Value) -> Result<(String, LabelRequirement), String> {
-    let label = expression["key"].as_str();
-    let label = label.ok_or("an expression of its selector has no key")?;
+    let label = expression["key"]
+        .as_str()
+        .ok_or("an expression of its selector has no key")?;
     let values = || {
-        let values = expression["values"].as_array().into_iter().flatten();
-        let values = values.filter_map(Value::as_str);
+        let values = expression["values"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         values.map(str::to_owned).collect::<BTreeSet<String>>()
     };
     let requirement = match expression["operator"].as_str().unwrap_or_default() {

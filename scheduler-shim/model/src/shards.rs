@@ -180,11 +180,11 @@ fn min_runtime(chosen: &mut ShardSettings, against: &str, time: &Value) -> Optio
 }
 
 /// A plugin of KAI's scheduler. Only the one for NUMA zones is not always on.
-fn plugin(chosen: &mut ShardSettings, name: &str, says: &Value) -> Option<()> {
+fn plugin(chosen: &mut ShardSettings, name: &str, config: &Value) -> Option<()> {
     if name != "numa" {
         return None;
     }
-    let arguments = says["arguments"].as_object().into_iter().flatten();
+    let arguments = config["arguments"].as_object().into_iter().flatten();
     let mut ignored = BTreeSet::new();
     for (argument, value) in arguments {
         match (argument.as_str(), value.as_str()?) {
@@ -197,7 +197,7 @@ fn plugin(chosen: &mut ShardSettings, name: &str, says: &Value) -> Option<()> {
             _ => return None,
         }
     }
-    chosen.numa = (says["enabled"] != false).then_some(ignored);
+    chosen.numa = (config["enabled"] != false).then_some(ignored);
     Some(())
 }
 
@@ -269,12 +269,12 @@ mod tests {
 
     #[test]
     fn what_a_shard_says_counts() {
-        let said = json!({"placementStrategy": {"gpu": "spread", "cpu": "binpack"},
+        let spec = json!({"placementStrategy": {"gpu": "spread", "cpu": "binpack"},
             "queueDepthPerAction": {"reclaim": 7}, "goMemLimitRatio": 0.5,
             "minRuntime": {"preemptMinRuntime": "5m", "reclaimMinRuntime": "1h"},
             "args": {"allow-consolidating-reclaim": "false", "default-staleness-grace-period": "-1s",
                 "max-consolidation-preemptees": "3"}});
-        let inventory = inventory(vec![shard("default", &said)]);
+        let inventory = inventory(vec![shard("default", &spec)]);
         let settings = entered(&inventory).settings;
         assert_eq!(settings.gpu_nodes, PlacementStrategy::Spread);
         assert_eq!(settings.cards, PlacementStrategy::Spread);
@@ -285,27 +285,27 @@ mod tests {
         assert!(!settings.consolidating_reclaim);
         assert_eq!(settings.grace, StalenessGracePeriod::Forever);
         assert_eq!(settings.max_consolidated, Some(3));
-        let said = unsupported(&inventory, false);
-        assert!(said[0].1.is_empty(), "{:?}", said[0].1);
+        let message = unsupported(&inventory, false);
+        assert!(message[0].1.is_empty(), "{:?}", message[0].1);
     }
 
     #[test]
     fn what_is_not_understood_is_named_and_changes_nothing() {
-        let said = json!({"placementStrategy": {"gpu": "pack"}, "kValue": 2.0,
+        let spec = json!({"placementStrategy": {"gpu": "pack"}, "kValue": 2.0,
             "args": {"leader-elect": "true", "default-staleness-grace-period": "soon"},
             "queueDepthPerAction": {"guess": 1}});
-        let inventory = inventory(vec![shard("default", &said), shard("other", &json!({}))]);
+        let inventory = inventory(vec![shard("default", &spec), shard("other", &json!({}))]);
         let settings = entered(&inventory).settings;
         assert_eq!(
             format!("{settings:?}"),
             format!("{:?}", PolicySettings::default())
         );
-        let said: BTreeMap<_, _> = unsupported(&inventory, false)
+        let message: BTreeMap<_, _> = unsupported(&inventory, false)
             .into_iter()
-            .map(|(object, said)| (object.name(), said))
+            .map(|(object, message)| (object.name(), message))
             .collect();
         assert_eq!(
-            said["default"],
+            message["default"],
             [
                 "spec.args.default-staleness-grace-period: \"soon\"",
                 "spec.args.leader-elect: \"true\"",
@@ -314,13 +314,16 @@ mod tests {
                 "spec.queueDepthPerAction.guess: 1",
             ]
         );
-        assert_eq!(said["other"].len(), 1);
+        assert_eq!(message["other"].len(), 1);
     }
 
     #[test]
     fn the_plugin_for_numa_zones_is_on_where_a_shard_says_so() {
-        let numa = |says: &Value, option: bool| {
-            let inventory = inventory(vec![shard("default", &json!({"plugins": {"numa": says}}))]);
+        let numa = |config: &Value, option: bool| {
+            let inventory = inventory(vec![shard(
+                "default",
+                &json!({"plugins": {"numa": config}}),
+            )]);
             let mut numa = option.then(BTreeSet::new);
             enter(&inventory, &mut Cluster::default(), &mut numa);
             (numa, unsupported(&inventory, false)[0].1.len())

@@ -71,8 +71,8 @@ pub fn snapshot<'a>(
     });
     let mut known: Vec<Node> = known.collect();
     known.iter_mut().for_each(|node| cards.list(node));
-    let places = inventory.all("Node").enumerate();
-    let places: NodeIndices<'_> = places.map(|(place, node)| (node.name(), place)).collect();
+    let indices = inventory.all("Node").enumerate();
+    let indices: NodeIndices<'_> = indices.map(|(index, node)| (node.name(), index)).collect();
     let reading = JobReadContext { inventory, now };
     let settings = GroupingSettings::default();
     let occupancy = NodeOccupancy::of(inventory, assumed);
@@ -85,7 +85,7 @@ pub fn snapshot<'a>(
     for (pod, read) in inventory.pods() {
         if !schedulers.iter().any(|name| **name == *read.scheduler) {
             foreign += 1;
-            take_off(pod, read, &mut known, &places, cards);
+            take_off(pod, read, &mut known, &indices, cards);
             others.push(read);
             continue;
         }
@@ -98,31 +98,32 @@ pub fn snapshot<'a>(
             if let Some(on) = cards.on.get(&task.name).filter(|_| task.status.is_active()) {
                 task.on.clone_from(on);
             }
-            let place = task.node.as_deref().and_then(|node| places.get(node));
-            if task.status.is_active() && place.is_none() {
-                warnings.note(
+            let index = task.node.as_deref().and_then(|node| indices.get(node));
+            if task.status.is_active() && index.is_none() {
+                warnings.add(
                     called("Pod", pod.namespace(), pod.name()),
                     "its node is not known, so its resources are not counted",
                 );
             }
-            if let Some(why) = overfull(&task, place.map(|place| &known[*place])) {
+            if let Some(why) = overfull(&task, index.map(|index| &known[*index])) {
                 return Err(why);
             }
             let preferences = admission.prefer(&read.preferred, &objects, &mut known);
             task.prefers.extend(preferences);
             let takes = NodeAdmission::takes(&task.cards).filter(|_| cards.has_agents);
-            let wish = (&*read.wish, takes);
-            task.node_affinity = admission.wish(pod, &objects, &mut known, wish, inventory);
+            let requirements_key = (&*read.requirements_key, takes);
+            task.node_affinity =
+                admission.node_affinity(pod, &objects, &mut known, requirements_key, inventory);
             config_maps::await_all(&mut task, pod.namespace(), &read.config_maps, inventory);
-            let group = read.group(pod, inventory, &settings);
-            let group = group.as_ref().as_ref().map_err(Clone::clone)?;
+            let resolved = read.group(pod, inventory, &settings);
+            let group = resolved.as_ref().as_ref().map_err(Clone::clone)?;
             jobs.add((pod, read), task, group, &reading, warnings)
         });
         // An invalid pod that is bound holds resources of its node, like a pod of another scheduler.
         if let Err(why) = result {
             if read.node().is_some() {
                 others.push(read);
-                take_off(pod, read, &mut known, &places, cards);
+                take_off(pod, read, &mut known, &indices, cards);
             }
             if !read.is_over() {
                 strays.insert(pods::name(pod), why);
@@ -132,7 +133,7 @@ pub fn snapshot<'a>(
     let queues = queues::queues(inventory, now, warnings);
     let jobs = jobs.finish();
     others.retain(|read| {
-        !read.is_over() && read.node().is_some_and(|node| places.contains_key(node))
+        !read.is_over() && read.node().is_some_and(|node| indices.contains_key(node))
     });
     let cluster = Cluster {
         bystanders: foreign_pods::bystanders(&others, &jobs, &mut namespaces, warnings),
@@ -184,11 +185,11 @@ fn take_off(
     pod: ObjectView<'_>,
     read: &ParsedPod,
     known: &mut [Node],
-    places: &NodeIndices<'_>,
+    indices: &NodeIndices<'_>,
     cards: &CardInventory,
 ) {
     let node = read.node().filter(|_| !read.is_over());
-    let Some(node) = node.and_then(|name| known.get_mut(*places.get(name)?)) else {
+    let Some(node) = node.and_then(|name| known.get_mut(*indices.get(name)?)) else {
         return;
     };
     node.cpu_millis -= read.cpu_millis;

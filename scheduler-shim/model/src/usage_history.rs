@@ -47,11 +47,11 @@ pub struct UsageHistory {
 }
 
 impl UsageHistory {
-    /// An empty history.
-    pub const fn new(terms: UsageParams) -> Self {
+    /// A history in which no queue has used anything.
+    pub const fn new(params: UsageParams) -> Self {
         Self {
-            k_value: terms.k_value,
-            usage: WindowedUsage::new(terms.window, terms.half_life),
+            k_value: params.k_value,
+            usage: WindowedUsage::new(params.window, params.half_life),
             parts: BTreeMap::new(),
         }
     }
@@ -86,39 +86,39 @@ impl UsageHistory {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {KEY: text}})
     }
 
-    /// Parses a record.
+    /// Reads a history from the text of its ConfigMap.
     pub fn read(text: &str) -> Result<Self, UsageRecordError> {
-        let note: UsageRecord = serde_json::from_str(text)?;
+        let record: UsageRecord = serde_json::from_str(text)?;
         Ok(Self {
-            k_value: note.k_value,
+            k_value: record.k_value,
             parts: BTreeMap::new(),
-            usage: note.usage()?,
+            usage: record.usage()?,
         })
     }
 
     /// Takes the record out of the objects of a dump: the first by name, if there is more than one.
     pub fn take(objects: &mut Vec<Value>, warnings: &mut ObjectWarnings) -> Option<Self> {
-        let is_note =
+        let is_record =
             |object: &mut Value| object["kind"] == "ConfigMap" && object["data"][KEY].is_string();
-        let mut notes: Vec<Value> = objects.extract_if(.., is_note).collect();
-        notes.sort_by_key(|note| {
-            let object = ObjectView::new(note);
+        let mut records: Vec<Value> = objects.extract_if(.., is_record).collect();
+        records.sort_by_key(|record| {
+            let object = ObjectView::new(record);
             (object.namespace().to_owned(), object.name().to_owned())
         });
         let mut found = None;
-        for note in &notes {
-            let object = ObjectView::new(note);
+        for record in &records {
+            let object = ObjectView::new(record);
             let name = called("ConfigMap", object.namespace(), object.name());
             if found.is_some() {
-                warnings.note(
+                warnings.add(
                     name,
                     "another object has the usage history already; this one is ignored",
                 );
                 continue;
             }
-            match Self::read(note["data"][KEY].as_str().unwrap_or_default()) {
-                Ok(past) => found = Some(past),
-                Err(why) => warnings.note(name, format!("it is damaged: {why}; it is ignored")),
+            match Self::read(record["data"][KEY].as_str().unwrap_or_default()) {
+                Ok(history) => found = Some(history),
+                Err(why) => warnings.add(name, format!("it is damaged: {why}; it is ignored")),
             }
         }
         found
@@ -252,8 +252,10 @@ impl UsageRecord {
 impl RecordedBucket {
     fn bucket(self) -> Result<UsageBucket, UsageRecordError> {
         let read = |sums: &RecordedAmounts| amounts(sums).ok_or(UsageRecordError::Number("amount"));
-        let held = self.held.into_iter();
-        let held = held.map(|(queue, sums)| Ok((queue, read(&sums)?)));
+        let held = self
+            .held
+            .into_iter()
+            .map(|(queue, sums)| Ok((queue, read(&sums)?)));
         Ok(UsageBucket {
             start: Duration::from_millis(self.start),
             end: Duration::from_millis(self.end),
@@ -274,8 +276,8 @@ mod tests {
         k_value: 2.0,
     };
 
-    fn past(queues: usize, hours: u32) -> UsageHistory {
-        let mut past = UsageHistory::new(TERMS);
+    fn history(queues: usize, hours: u32) -> UsageHistory {
+        let mut history = UsageHistory::new(TERMS);
         let held = |queue| {
             (
                 format!("team-{queue:04}"),
@@ -285,15 +287,16 @@ mod tests {
         let held: BTreeMap<String, ResourceAmounts> = (0..queues).map(held).collect();
         let capacity = ResourceAmounts::new(64_000.0, 512e9, 8.0);
         for hour in 0..hours {
-            past.usage
-                .note(HOUR * hour, HOUR * (hour + 1), &held, capacity);
+            history
+                .usage
+                .record(HOUR * hour, HOUR * (hour + 1), &held, capacity);
         }
-        past
+        history
     }
 
     #[test]
     fn what_is_written_is_read_as_it_was() {
-        let mut before = past(3, 5);
+        let mut before = history(3, 5);
         let mut after = UsageHistory::read(&before.text()).unwrap();
         assert_eq!(
             (after.usage.window, after.usage.half_life),
@@ -321,8 +324,8 @@ mod tests {
 
     #[test]
     fn a_note_of_many_queues_is_no_more_than_an_object_may_be() {
-        let mut past = past(600, 168);
-        let text = past.text();
+        let mut history = history(600, 168);
+        let text = history.text();
         assert!(text.len() <= LONGEST, "{}", text.len());
         let mut read = UsageHistory::read(&text).unwrap();
         assert!(
@@ -331,9 +334,9 @@ mod tests {
             read.usage.buckets.len()
         );
         let now = HOUR * 168;
-        (past.usage.half_life, read.usage.half_life) = (None, None);
+        (history.usage.half_life, read.usage.half_life) = (None, None);
         let (before, after) = (
-            past.usage.of("team-0007", now),
+            history.usage.of("team-0007", now),
             read.usage.of("team-0007", now),
         );
         assert!((before[2] - after[2]).abs() < 1e-6, "{before:?} {after:?}");
@@ -341,14 +344,14 @@ mod tests {
 
     #[test]
     fn a_damaged_note_is_a_sentence() {
-        let text = past(1, 2).text();
+        let text = history(1, 2).text();
         let cut = &text[..text.len() / 2];
-        let said = |text: &str| UsageHistory::read(text).unwrap_err().to_string();
-        assert!(said(cut).contains("EOF"), "{}", said(cut));
+        let error = |text: &str| UsageHistory::read(text).unwrap_err().to_string();
+        assert!(error(cut).contains("EOF"), "{}", error(cut));
         let negative = text.replace("[900.0", "[-900.0");
-        assert_eq!(said(&negative), "its amount is not valid");
+        assert_eq!(error(&negative), "its amount is not valid");
         let turned = text.replace("\"start\":3600000", "\"start\":1");
-        assert_eq!(said(&turned), "its order of buckets is not valid");
+        assert_eq!(error(&turned), "its order of buckets is not valid");
         assert!(UsageHistory::read(&text.replace("900.0", "1e999")).is_err());
         let huge = text.replace("\"end\":7200000", &format!("\"end\":{}", u64::MAX));
         let mut far = UsageHistory::read(&huge).unwrap();
@@ -357,7 +360,7 @@ mod tests {
 
     #[test]
     fn the_note_of_a_dump_is_found_and_others_are_left_out() {
-        let mut second = UsageHistory::object("b", &past(1, 1).text());
+        let mut second = UsageHistory::object("b", &history(1, 1).text());
         second["metadata"]["namespace"] = "x".into();
         let mut objects = vec![
             json!({"kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"a": "b"}}),
@@ -367,10 +370,10 @@ mod tests {
         let mut warnings = ObjectWarnings::default();
         assert!(UsageHistory::take(&mut objects, &mut warnings).is_some());
         assert_eq!(objects.len(), 1);
-        let said: Vec<String> = warnings.0.iter().map(ToString::to_string).collect();
+        let error: Vec<String> = warnings.0.iter().map(ToString::to_string).collect();
         assert!(
-            said[0].starts_with("ConfigMap broken: it is damaged"),
-            "{said:?}"
+            error[0].starts_with("ConfigMap broken: it is damaged"),
+            "{error:?}"
         );
     }
 }

@@ -46,7 +46,7 @@ pub fn bindings(
     node: ObjectView<'_>,
     inventory: &ObjectInventory,
 ) -> Result<Vec<VolumeBinding>, String> {
-    let mut taken = BTreeSet::new();
+    let mut claimed = BTreeSet::new();
     let mut bindings = Vec::new();
     for name in pods::volume_claims(pod) {
         let Some(claim) = inventory.find(CLAIM, pod.namespace(), &name) else {
@@ -58,10 +58,10 @@ pub fn bindings(
             }
         };
         match text(&claim.json()["spec"]["volumeName"]) {
-            Some(volume) => reach(&name, volume, node, inventory)?,
+            Some(volume) => reachable_nodes(&name, volume, node, inventory)?,
             None => {
-                let volume = open(claim, node, inventory, &taken)?;
-                taken.extend(volume.clone());
+                let volume = open(claim, node, inventory, &claimed)?;
+                claimed.extend(volume.clone());
                 let claim = name;
                 bindings.push(VolumeBinding { claim, volume });
             }
@@ -71,7 +71,7 @@ pub fn bindings(
 }
 
 /// Whether the volume of a claim can be reached from a node.
-fn reach(
+fn reachable_nodes(
     claim: &str,
     volume: &str,
     node: ObjectView<'_>,
@@ -95,7 +95,7 @@ fn open(
     claim: ObjectView<'_>,
     node: ObjectView<'_>,
     inventory: &ObjectInventory,
-    taken: &BTreeSet<String>,
+    claimed: &BTreeSet<String>,
 ) -> Result<Option<String>, String> {
     let (name, class_name) = (claim.name(), class_of(claim));
     let class = inventory.find("StorageClass", "", class_name);
@@ -113,7 +113,7 @@ fn open(
         Some(_) => return Ok(None),
         None => {}
     }
-    if let Some(volume) = there(claim, node, inventory, taken) {
+    if let Some(volume) = there(claim, node, inventory, claimed) {
         return Ok(Some(volume));
     }
     if text(&class.json()["provisioner"]).is_none_or(|maker| maker == NOBODY) {
@@ -121,9 +121,9 @@ fn open(
             "has no free volume of class {class_name} for claim {name}"
         ));
     }
-    let places = class.json()["allowedTopologies"].as_array();
-    let is_allowed = |place: &Value| {
-        let mut labels = place["matchLabelExpressions"]
+    let topologies = class.json()["allowedTopologies"].as_array();
+    let is_allowed = |topology: &Value| {
+        let mut labels = topology["matchLabelExpressions"]
             .as_array()
             .into_iter()
             .flatten();
@@ -133,7 +133,9 @@ fn open(
             found.is_some() && values.any(|value| value.as_str() == found)
         })
     };
-    if !places.is_none_or(|places| places.is_empty() || places.iter().any(is_allowed)) {
+    if !topologies
+        .is_none_or(|topologies| topologies.is_empty() || topologies.iter().any(is_allowed))
+    {
         return Err(format!(
             "is outside the allowed topology of class {class_name}, for claim {name}"
         ));
@@ -150,9 +152,8 @@ fn open(
 }
 
 fn class_of(claim: ObjectView<'_>) -> &str {
-    let old = || claim.annotation("volume.beta.kubernetes.io/storage-class");
     text(&claim.json()["spec"]["storageClassName"])
-        .or_else(old)
+        .or_else(|| claim.annotation("volume.beta.kubernetes.io/storage-class"))
         .unwrap_or_default()
 }
 
@@ -161,21 +162,24 @@ fn there(
     claim: ObjectView<'_>,
     node: ObjectView<'_>,
     inventory: &ObjectInventory,
-    taken: &BTreeSet<String>,
+    claimed: &BTreeSet<String>,
 ) -> Option<String> {
     let size = |volume: &ObjectView<'_>| {
         Quantity::from_json(&volume.json()["spec"]["capacity"]["storage"])
     };
-    let fits = |volume: &ObjectView<'_>| {
-        is_near(*volume, node) && !taken.contains(volume.name()) && suits(*volume, claim)
-    };
-    let best = inventory.all(VOLUME).filter(fits).min_by(|left, right| {
-        let key = |volume: &ObjectView<'_>| (is_free(*volume), size(volume).unwrap_or_default());
-        let (left_key, right_key) = (key(left), key(right));
-        (left_key.0.cmp(&right_key.0))
-            .then(left_key.1.cmp(&right_key.1))
-            .then_with(|| left.name().cmp(right.name()))
-    });
+    let best = inventory
+        .all(VOLUME)
+        .filter(|volume: &ObjectView<'_>| {
+            is_near(*volume, node) && !claimed.contains(volume.name()) && suits(*volume, claim)
+        })
+        .min_by(|left, right| {
+            let key =
+                |volume: &ObjectView<'_>| (is_free(*volume), size(volume).unwrap_or_default());
+            let (left_key, right_key) = (key(left), key(right));
+            (left_key.0.cmp(&right_key.0))
+                .then(left_key.1.cmp(&right_key.1))
+                .then_with(|| left.name().cmp(right.name()))
+        });
     best.map(|volume| volume.name().to_owned())
 }
 
@@ -194,10 +198,6 @@ fn suits(volume: ObjectView<'_>, claim: ObjectView<'_>) -> bool {
     let size = |value: &Value| Quantity::from_json(value).unwrap_or_default();
     let asked = &wants["resources"]["requests"]["storage"];
     let mode = |spec: &Value| text(&spec["volumeMode"]).unwrap_or("Filesystem").to_owned();
-    let gives = |access: &Value| {
-        let given = has["accessModes"].as_array();
-        given.is_some_and(|given| given.contains(access))
-    };
     let mut accesses = wants["accessModes"].as_array().into_iter().flatten();
     let chosen = &wants["selector"];
     volume.json()["metadata"]["deletionTimestamp"].is_null()
@@ -205,7 +205,10 @@ fn suits(volume: ObjectView<'_>, claim: ObjectView<'_>) -> bool {
         && text(&has["storageClassName"]).unwrap_or_default() == class_of(claim)
         && size(&has["capacity"]["storage"]) >= size(asked)
         && mode(has) == mode(wants)
-        && accesses.all(gives)
+        && accesses.all(|access| {
+            let given = has["accessModes"].as_array();
+            given.is_some_and(|given| given.contains(access))
+        })
         && (chosen.is_null() || selector::matches(chosen, volume))
 }
 

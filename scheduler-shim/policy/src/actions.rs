@@ -39,21 +39,21 @@ struct ActionContext {
     /// Searches stop when the session's effort reaches this.
     until: u64,
     /// How many jobs may still search after the effort is used up.
-    late: Cell<usize>,
+    deferred: Cell<usize>,
     failed: FailedJobs,
 }
 
 impl ActionContext {
-    /// After the effort is used up, `LATE` more jobs may search, each with one hundredth of it.
+    /// After the effort is used up, `MOST_DEFERRED` more jobs may search, each with one hundredth of it.
     const LEAST_PART: u64 = 100;
-    const LATE: usize = 50;
+    const MOST_DEFERRED: usize = 50;
 
     fn of(session: &Session<'_>) -> Self {
         Self {
             waiting: JobsByQueue::of(session, is_waiting),
             running: JobsByQueue::of(session, could_lose),
             until: session.effort() + session.facts().settings().search_effort,
-            late: Cell::new(Self::LATE),
+            deferred: Cell::new(Self::MOST_DEFERRED),
             failed: FailedJobs::default(),
         }
     }
@@ -62,10 +62,10 @@ impl ActionContext {
     fn until(&self, session: &Session<'_>) -> u64 {
         let least = session.facts().settings().search_effort / Self::LEAST_PART;
         let enough = session.effort() + least;
-        if enough <= self.until || self.late.get() == 0 {
+        if enough <= self.until || self.deferred.get() == 0 {
             return self.until;
         }
-        self.late.set(self.late.get() - 1);
+        self.deferred.set(self.deferred.get() - 1);
         enough
     }
 }
@@ -131,7 +131,7 @@ pub(crate) fn allocate(session: &mut Session<'_>) {
         }
         session.commit();
         if !must_wait && !has_started {
-            session.plan_mut().note_start(view.job);
+            session.plan_mut().record_start(view.job);
         }
         if is_waiting(session, &view) {
             job_order.push(session, view);
@@ -149,7 +149,7 @@ pub(crate) fn consolidate(session: &mut Session<'_>) {
     let jobs = waiting(session, may_consolidate);
     let mut job_order = JobOrder::of_waiting(session, Action::Consolidate, jobs);
     let mut context = ActionContext::of(session);
-    session.plan_mut().set_only_moves(true);
+    session.plan_mut().set_moves_only(true);
     while let Some(view) = job_order.pop(session) {
         if context.failed.has_like(session, view.job) {
             continue;
@@ -164,13 +164,13 @@ pub(crate) fn consolidate(session: &mut Session<'_>) {
             .max_consolidated
             .unwrap_or(usize::MAX);
         let job = view.job;
-        let seen = Cell::new(0);
+        let tried = Cell::new(0);
         let search = VictimSearch {
             job: view,
             victims: &context.running,
             may_leave: &|_, victim| {
-                seen.set(seen.get() + 1);
-                victim != job && seen.get() <= limit
+                tried.set(tried.get() + 1);
+                victim != job && tried.get() <= limit
             },
             may_lose: &|_, _| false,
             until: context.until(session),
@@ -185,7 +185,7 @@ pub(crate) fn consolidate(session: &mut Session<'_>) {
         let solved = solve(session, &search);
         settle(session, job, solved, &mut context);
     }
-    session.plan_mut().set_only_moves(false);
+    session.plan_mut().set_moves_only(false);
 }
 
 /// Evicts from queues that hold more than they may, for queues that hold less.
@@ -204,12 +204,12 @@ pub(crate) fn reclaim(session: &mut Session<'_>) {
             continue;
         }
         if let Some(like) = context.failed.like(session, view.job) {
-            if let Some(spared) = session.plan().spared().get(&like).cloned() {
-                session.plan_mut().spare(view.job, spared);
+            if let Some(spared_victims) = session.plan().spared_victims().get(&like).cloned() {
+                session.plan_mut().spare(view.job, spared_victims);
             }
             continue;
         }
-        let spared = RefCell::new(BTreeSet::new());
+        let spared_victims = RefCell::new(BTreeSet::new());
         let before = session.state().queues().clone();
         let job = view.clone();
         let running = &context.running;
@@ -227,9 +227,9 @@ pub(crate) fn reclaim(session: &mut Session<'_>) {
                 match judge_reclaim(session, &before, reclaimer, batches, running) {
                     ReclaimVerdict::Fair => true,
                     ReclaimVerdict::Unfair => false,
-                    ReclaimVerdict::Spared => {
+                    ReclaimVerdict::SparedVictims => {
                         let jobs = batches.iter().map(|batch| batch.job);
-                        spared.borrow_mut().extend(jobs);
+                        spared_victims.borrow_mut().extend(jobs);
                         false
                     }
                 }
@@ -237,9 +237,9 @@ pub(crate) fn reclaim(session: &mut Session<'_>) {
         };
         let job = search.job.job;
         let solved = solve(session, &search);
-        let spared = spared.take();
-        if !solved && !spared.is_empty() {
-            session.plan_mut().spare(job, spared);
+        let spared_victims = spared_victims.take();
+        if !solved && !spared_victims.is_empty() {
+            session.plan_mut().spare(job, spared_victims);
         }
         settle(session, job, solved, &mut context);
     }
@@ -251,7 +251,7 @@ enum ReclaimVerdict {
     Unfair,
     /// Only lesser jobs of the victims' queues make it unfair. The victims would evict those in turn, so a cautious
     /// plan spares them.
-    Spared,
+    SparedVictims,
 }
 
 /// Whether a reclaimer may take these victims, if the queues were like this before.
@@ -280,7 +280,7 @@ fn judge_reclaim(
         loss.behind = ResourceAmounts::default();
     }
     if reclaimable(before, reclaimer, &lost, multiplier) {
-        ReclaimVerdict::Spared
+        ReclaimVerdict::SparedVictims
     } else {
         ReclaimVerdict::Unfair
     }
@@ -339,7 +339,7 @@ pub(crate) fn evict_stale_gangs(session: &mut Session<'_>) {
 
 fn evict_rest(session: &mut Session<'_>, view: &JobView) {
     for task in view.all() {
-        if session.state().has_place(task) {
+        if session.state().has_node(task) {
             evict(session, task);
         }
     }
@@ -368,7 +368,7 @@ fn settle(session: &mut Session<'_>, job: usize, solved: bool, context: &mut Act
     // Without a victim, no eviction can be in vain.
     if has_victims {
         let plan = session.plan_mut();
-        plan.promise(EvictionCommitment { job, tasks });
+        plan.commit(EvictionCommitment { job, tasks });
     }
     context.waiting.update(session, jobs.iter().copied());
     context.running.update(session, jobs.into_iter());

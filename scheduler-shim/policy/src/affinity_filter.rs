@@ -70,15 +70,15 @@ pub(crate) fn affinity_refusal(
     let asked = facts.task(task).task;
     let label = |domain: &str| facts.node(node).labels.get(domain).cloned();
     Some(match violated_term(session, task, node)? {
-        ViolatedTerm::AffinityNotSatisfied(place) => {
-            let domain = asked.near[place].domain.clone();
+        ViolatedTerm::AffinityNotSatisfied(index) => {
+            let domain = asked.near[index].domain.clone();
             AffinityRefusal::AffinityNotSatisfied {
                 value: label(&domain),
                 domain,
             }
         }
-        ViolatedTerm::AntiAffinityViolated(place) => {
-            let domain = asked.apart[place].domain.clone();
+        ViolatedTerm::AntiAffinityViolated(index) => {
+            let domain = asked.apart[index].domain.clone();
             AffinityRefusal::AntiAffinityViolated {
                 value: label(&domain).unwrap_or_default(),
                 domain,
@@ -91,12 +91,12 @@ pub(crate) fn affinity_refusal(
                 domain,
             }
         }
-        ViolatedTerm::TopologySkewExceeded(place) => {
-            let domain = asked.even[place].like.domain.clone();
+        ViolatedTerm::TopologySkewExceeded(index) => {
+            let domain = asked.even[index].like.domain.clone();
             let spread = topology_spread(session, task)?;
-            let counts = &spread.required[place];
+            let counts = &spread.required[index];
             let terms = facts.affinity_terms();
-            let here = terms.term(terms.part(task)?.even[place]).domain(node);
+            let here = terms.term(terms.of_task(task)?.even[index]).domain(node);
             AffinityRefusal::TopologySkewExceeded {
                 value: label(&domain),
                 domain,
@@ -116,44 +116,44 @@ pub(crate) fn matches_neighbours(session: &Session<'_>, task: usize, node: usize
 /// Whether the task must wait for pods to leave because of anti-affinity, its own or theirs.
 pub(crate) fn waits_for_affinity(session: &Session<'_>, task: usize, node: usize) -> bool {
     let terms = session.facts().affinity_terms();
-    let Some(part) = terms.part(task) else {
+    let Some(own_terms) = terms.of_task(task) else {
         return false;
     };
-    let mut apart = part.apart.iter();
+    let mut apart = own_terms.apart.iter();
     apart.any(|&term| others(session, task, term, node, Presence::Leaves) > 0)
         || terms
-            .refusing(part)
+            .refusing(own_terms)
             .any(|term| averse_others(session, task, term, node, Presence::Leaves) > 0)
 }
 
 /// The first term that keeps the task off the node, the cheapest checks first.
 fn violated_term(session: &Session<'_>, task: usize, node: usize) -> Option<ViolatedTerm> {
     let terms = session.facts().affinity_terms();
-    let part = terms.part(task)?;
-    let mut near = part.near.iter();
-    if let Some(place) = near.position(|&term| is_lonely(session, task, term, node)) {
-        return Some(ViolatedTerm::AffinityNotSatisfied(place));
+    let own_terms = terms.of_task(task)?;
+    let mut near = own_terms.near.iter();
+    if let Some(index) = near.position(|&term| lacks_matching_pod(session, task, term, node)) {
+        return Some(ViolatedTerm::AffinityNotSatisfied(index));
     }
-    let mut apart = part.apart.iter();
-    if let Some(place) = apart.position(|&term| matching_pods(session, task, term, node) > 0) {
-        return Some(ViolatedTerm::AntiAffinityViolated(place));
+    let mut apart = own_terms.apart.iter();
+    if let Some(index) = apart.position(|&term| matching_pods(session, task, term, node) > 0) {
+        return Some(ViolatedTerm::AntiAffinityViolated(index));
     }
-    let mut refusing = terms.refusing(part);
+    let mut refusing = terms.refusing(own_terms);
     if let Some(term) =
         refusing.find(|&term| violates_existing_anti_affinity(session, task, term, node))
     {
         return Some(ViolatedTerm::ExistingAntiAffinity(term));
     }
-    let place = uneven(session, task, part, node)?;
-    Some(ViolatedTerm::TopologySkewExceeded(place))
+    let index = exceeded_skew(session, task, own_terms, node)?;
+    Some(ViolatedTerm::TopologySkewExceeded(index))
 }
 
 /// Whether an affinity term of the task is not met on the node.
-fn is_lonely(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
+fn lacks_matching_pod(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
     let domain = session.facts().affinity_terms().term(term).domain(node);
     matching_pods(session, task, term, node) == 0
         && !(domain.is_some() && is_first(session, task, term))
-        && !moves_within(session, task, term, node)
+        && !moves_in_domain(session, task, term, node)
 }
 
 /// Whether a pod in the node's domain has anti-affinity to the task, by a term that matches it.
@@ -180,7 +180,7 @@ fn is_first(session: &Session<'_>, task: usize, term: usize) -> bool {
     }
     let own = u64::from(session.state().task(task).stays_on().is_some());
     let counts = session.state().affinity_counts().term(term);
-    let leaving = if counts_leaving(session) || session.plan().only_moves() {
+    let leaving = if counts_leaving(session) || session.plan().is_moves_only() {
         counts.leaving()
     } else {
         0
@@ -189,8 +189,8 @@ fn is_first(session: &Session<'_>, task: usize, term: usize) -> bool {
 }
 
 /// Whether the task matches its own affinity term and only moves within the node's domain.
-fn moves_within(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
-    session.plan().only_moves()
+fn moves_in_domain(session: &Session<'_>, task: usize, term: usize, node: usize) -> bool {
+    session.plan().is_moves_only()
         && session.facts().affinity_terms().matches(term, task)
         && own(session, task, term, node, Presence::Leaves) > 0
 }
@@ -213,16 +213,21 @@ fn counts_leaving(session: &Session<'_>) -> bool {
 }
 
 /// The first topology spread constraint that the task would violate.
-fn uneven(session: &Session<'_>, task: usize, part: &TaskAffinity, node: usize) -> Option<usize> {
-    if part.even.is_empty() {
+fn exceeded_skew(
+    session: &Session<'_>,
+    task: usize,
+    own_terms: &TaskAffinity,
+    node: usize,
+) -> Option<usize> {
+    if own_terms.even.is_empty() {
         return None;
     }
     let spread = topology_spread(session, task)?;
     let terms = session.facts().affinity_terms();
-    let mut rules = part.even.iter().zip(&spread.required);
+    let mut rules = own_terms.even.iter().zip(&spread.required);
     rules.position(|(&term, counts)| {
         let domain = terms.term(term).domain(node);
-        !domain.is_some_and(|domain| counts.has_room(domain))
+        !domain.is_some_and(|domain| counts.fits_when_freed(domain))
     })
 }
 
@@ -255,8 +260,8 @@ fn averse_others(
     let terms = session.facts().affinity_terms();
     let counts = session.state().affinity_counts().term(term);
     let all = counts.averse(terms.term(term).domain(node), presence);
-    let part = terms.part(task);
-    if part.is_some_and(|part| part.apart.contains(&term)) {
+    let own_terms = terms.of_task(task);
+    if own_terms.is_some_and(|own_terms| own_terms.apart.contains(&term)) {
         all - own(session, task, term, node, presence)
     } else {
         all

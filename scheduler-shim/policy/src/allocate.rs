@@ -2,7 +2,7 @@
 
 use crate::charges::least_charge;
 use crate::choose::{cards_for, ranked};
-use crate::fit::{is_within_bounds, request_to_place};
+use crate::fit::{cheapest_request, is_within_bounds};
 use crate::gang::{GroupMember, JobView};
 use crate::ranking::best_of_all;
 
@@ -38,10 +38,10 @@ pub(crate) fn allocate_job(
         only_wait,
         closeness: TopologyScores::default(),
     };
-    place_member(session, &mut placing, GroupMember::Group(0), &tasks, nodes)
+    allocate_member(session, &mut placing, GroupMember::Group(0), &tasks, nodes)
 }
 
-fn place_member(
+fn allocate_member(
     session: &mut Session<'_>,
     placing: &mut AllocationContext<'_>,
     member: GroupMember,
@@ -56,8 +56,8 @@ fn place_member(
     node_sets.into_iter().any(|nodes| {
         let mark = session.state().mark();
         let is_placed = match member {
-            GroupMember::Group(group) => place_members(session, placing, group, tasks, &nodes),
-            GroupMember::Set(_) => place_tasks(session, placing, tasks, &nodes),
+            GroupMember::Group(group) => allocate_members(session, placing, group, tasks, &nodes),
+            GroupMember::Set(_) => allocate_tasks(session, placing, tasks, &nodes),
         };
         if !is_placed {
             session.roll_back(mark);
@@ -66,7 +66,7 @@ fn place_member(
     })
 }
 
-fn place_members(
+fn allocate_members(
     session: &mut Session<'_>,
     placing: &mut AllocationContext<'_>,
     group: usize,
@@ -84,11 +84,11 @@ fn place_members(
         let own: Vec<usize> = own
             .filter(|&task| sets.contains(&session.facts().task(task).set))
             .collect();
-        place_member(session, placing, member, &own, nodes)
+        allocate_member(session, placing, member, &own, nodes)
     })
 }
 
-fn place_tasks(
+fn allocate_tasks(
     session: &mut Session<'_>,
     placing: &AllocationContext<'_>,
     tasks: &[usize],
@@ -96,10 +96,10 @@ fn place_tasks(
 ) -> bool {
     tasks
         .iter()
-        .all(|&task| place_task(session, placing, task, nodes))
+        .all(|&task| allocate_task(session, placing, task, nodes))
 }
 
-fn place_task(
+fn allocate_task(
     session: &mut Session<'_>,
     placing: &AllocationContext<'_>,
     task: usize,
@@ -107,13 +107,13 @@ fn place_task(
 ) -> bool {
     match best_for(session, placing, task, nodes) {
         Some(None) => return false,
-        Some(Some(best)) if place_on(session, task, best, placing.only_wait) => return true,
+        Some(Some(best)) if allocate_on(session, task, best, placing.only_wait) => return true,
         Some(Some(_)) | None => {}
     }
     let ranked = ranked_for(session, placing, task, nodes);
     ranked
         .into_iter()
-        .any(|node| place_on(session, task, node, placing.only_wait))
+        .any(|node| allocate_on(session, task, node, placing.only_wait))
 }
 
 /// The best node for a task, if any, from the kept rankings. The outer `None` means that they can't tell.
@@ -147,8 +147,8 @@ fn ranked_for(
     })
 }
 
-fn place_on(session: &mut Session<'_>, task: usize, node: usize, only_wait: bool) -> bool {
-    let request = request_to_place(session, task, node);
+fn allocate_on(session: &mut Session<'_>, task: usize, node: usize, only_wait: bool) -> bool {
+    let request = cheapest_request(session, task, node);
     let Some(chosen) = cards_for(session, task, node, &request, only_wait) else {
         return false;
     };

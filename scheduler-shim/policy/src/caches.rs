@@ -81,11 +81,11 @@ impl SessionCaches {
         task: usize,
         is_like: impl Fn(usize) -> bool,
         new: impl FnOnce() -> NodeRanking,
-        look: impl FnOnce(&mut NodeRanking) -> T,
+        read: impl FnOnce(&mut NodeRanking) -> T,
     ) -> Option<T> {
         let mut rankings = self.node_rankings.borrow_mut();
         let mut ranking = rankings.take(task, is_like, new)?;
-        let found = look(&mut ranking);
+        let found = read(&mut ranking);
         rankings.keep(ranking);
         Some(found)
     }

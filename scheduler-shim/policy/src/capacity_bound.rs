@@ -25,7 +25,7 @@ pub(crate) struct CapacityBound {
     tasks: usize,
     sum: ResourceVector,
     /// Places for the tasks if nobody leaves.
-    places: Rc<PlacementCounts>,
+    counts: Rc<PlacementCounts>,
 }
 
 impl CapacityBound {
@@ -45,7 +45,7 @@ impl CapacityBound {
             };
             sum = sum.plus(class.least()?);
         }
-        if session.facts().card_sizes().moves_shrink() {
+        if session.facts().card_sizes().can_shrink_moves() {
             // A pod that moves to larger cards counts for fewer of them, so the sum of cards is no bound.
             let ResourceVector([.., cards]) = &mut sum;
             *cards = 0.0;
@@ -54,7 +54,7 @@ impl CapacityBound {
         let changed = session.state().changed_nodes();
         let caches = session.caches();
         Some(Self {
-            places: caches.placement_counts(classes, tasks.len(), changed, &free_capacity),
+            counts: caches.placement_counts(classes, tasks.len(), changed, &free_capacity),
             tasks: tasks.len(),
             free_capacity,
             sum,
@@ -67,13 +67,13 @@ impl CapacityBound {
     }
 
     /// Whether every task could have a place if `freed` became free on these nodes.
-    pub(crate) fn holds(&self, freed: impl IntoIterator<Item = (usize, ResourceVector)>) -> bool {
+    pub(crate) fn fits(&self, freed: impl IntoIterator<Item = (usize, ResourceVector)>) -> bool {
         let gained = freed.into_iter().map(|(node, freed)| {
             let free = self.free_capacity.free(node).plus(freed);
-            self.places.gained(node, free)
+            self.counts.gained(node, free)
         });
-        let places = self.places.sum() + gained.sum::<i64>();
-        places >= i64::try_from(self.tasks).unwrap_or(i64::MAX)
+        let counts = self.counts.sum() + gained.sum::<i64>();
+        counts >= i64::try_from(self.tasks).unwrap_or(i64::MAX)
     }
 }
 

@@ -98,8 +98,9 @@ fn last_new(session: &Session<'_>) -> u64 {
 /// The cards of a node that were unoccupied when the session opened, by size class. They are taken from the
 /// end.
 fn unoccupied(session: &Session<'_>, node: usize, before: &[usize]) -> Vec<Vec<String>> {
-    let here = before.iter();
-    let here = here.filter(|task| session.state().initial(**task).status.is_active());
+    let here = before
+        .iter()
+        .filter(|task| session.state().initial(**task).status.is_active());
     let occupied: BTreeSet<&String> = here
         .flat_map(|&task| &session.facts().task(task).task.on)
         .collect();

@@ -17,7 +17,7 @@ use apportion_abi::{
 /// One card as the policy sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CandidateCard {
-    /// Its UUID.
+    /// The UUID by which NVML knows it.
     pub uuid: CardUuid,
     /// Its memory.
     pub capacity: CardCapacity,

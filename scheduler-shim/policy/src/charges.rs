@@ -33,8 +33,10 @@ pub(crate) fn charge_at(
             share: *share,
             devices: 1,
         };
-        let parts = cards.shared.iter();
-        let parts = parts.map(|&card| on_one.count(node_state.size(card)));
+        let parts = cards
+            .shared
+            .iter()
+            .map(|&card| on_one.count(node_state.size(card)));
         amounts[ResourceKind::Gpu] = task.claimed_cards as f64 + parts.sum::<f64>();
     }
     amounts

@@ -20,7 +20,7 @@ use crate::node_resources::{
     CardAssignment, CardKey, CardShareRequest, NodeState, ResourceRequest, SharedCard,
 };
 
-use crate::fit::{fits, has_node_quota, request_to_place};
+use crate::fit::{cheapest_request, fits, has_node_quota};
 use crate::requests::request_anywhere;
 use crate::session::Session;
 use crate::task_state::Presence;
@@ -31,7 +31,6 @@ use crate::transitions::zones_for;
 pub(crate) const DENSITY: f64 = 9.0;
 /// A pod without cards on a node without cards.
 const KIND: f64 = 10.0;
-/// Few NUMA zones.
 const ZONES: f64 = 100.0;
 /// The pod fits what is idle.
 const AVAILABLE: f64 = 1_000.0;
@@ -64,6 +63,7 @@ pub(crate) fn ranked(
     nodes: &[usize],
     closeness: impl Fn(usize) -> Option<f64>,
 ) -> Vec<usize> {
+    // Each node costs one unit of effort, so a search over many nodes stops at its bound.
     session.spend(nodes.len());
     let anywhere = request_anywhere(session.facts(), task);
     // The charge of such a request is the same on every node, so it is checked once.
@@ -71,13 +71,14 @@ pub(crate) fn ranked(
         return Vec::new();
     }
     let wants_cards = wants_cards(session.facts(), task);
+    // Density is relative to the fullest and the emptiest of these nodes, so both are found before any is scored.
     let range = free_range(session, wants_cards, nodes);
     let spread = topology_spread(session, task);
     let mut ranked: Vec<(f64, usize)> = Vec::new();
     for &node in nodes {
         let request = match &anywhere {
             Some(request) => Cow::Borrowed(request),
-            None => Cow::Owned(request_to_place(session, task, node)),
+            None => Cow::Owned(cheapest_request(session, task, node)),
         };
         let fits = fits(session, task, node, &request)
             && (anywhere.is_some() || has_node_quota(session, task, node));
@@ -90,6 +91,7 @@ pub(crate) fn ranked(
         }
     }
     ranked.sort_by(|left, right| {
+        // Nodes of equal score keep their order by name. Two runs on one cluster must decide alike.
         let by_score = right.0.total_cmp(&left.0);
         by_score.then_with(|| left.1.cmp(&right.1))
     });
@@ -132,7 +134,7 @@ fn shared_card_score(
         }
         SharedCardPreference::LeastFragments => 0.0,
         SharedCardPreference::BestFit | SharedCardPreference::Any => {
-            let Some(fullest) = fullest_with_room(session, node, request) else {
+            let Some(fullest) = fullest_that_fits(session, node, request) else {
                 return 0.0;
             };
             let fullness_counts = settings.shared_cards == SharedCardPreference::BestFit
@@ -148,10 +150,10 @@ fn shared_card_score(
 }
 
 /// How full the share would leave the fullest of the shared cards that have room; `None` if none has.
-fn fullest_with_room(session: &Session<'_>, node: usize, request: &ResourceRequest) -> Option<f64> {
+fn fullest_that_fits(session: &Session<'_>, node: usize, request: &ResourceRequest) -> Option<f64> {
     let node_state = session.state().node(node);
     node_state
-        .with_room(request.share?)
+        .cards_that_fit(request.share?)
         .map(|(key, card, ask)| tightness(session, node_state.size(key), card, ask))
         .max_by(f64::total_cmp)
 }
@@ -167,11 +169,11 @@ fn preference(
     let prefers = &facts.task(task).task.prefers;
     let all: i64 = prefers.iter().map(|one| one.weight.abs()).sum();
     let mut met = 0.0;
-    for (place, one) in prefers.iter().enumerate() {
-        let part = match &one.wish {
+    for (index, one) in prefers.iter().enumerate() {
+        let part = match &one.term {
             PreferredTerm::Label(label) => part_of(facts.node(node).labels.contains_key(label)),
-            PreferredTerm::Near(_) => part_of(is_near(session, task, place, node)),
-            PreferredTerm::Even(_) => spread_score(session, spread, place, node),
+            PreferredTerm::Near(_) => part_of(is_near(session, task, index, node)),
+            PreferredTerm::Even(_) => spread_score(session, spread, index, node),
         };
         met += one.weight as f64 * part;
     }
@@ -185,7 +187,7 @@ fn part_of(is_met: bool) -> f64 {
 
 /// Whether a pod that the task prefers to be near is in the node's domain.
 fn is_near(session: &Session<'_>, task: usize, preference: usize, node: usize) -> bool {
-    let part = session.facts().affinity_terms().part(task);
+    let part = session.facts().affinity_terms().of_task(task);
     let term = part.and_then(|part| part.prefers[preference]);
     term.is_some_and(|term| others(session, task, term, node, Presence::Stays) > 0)
 }
@@ -319,7 +321,7 @@ fn shared_cards(
 ) -> Option<ChosenCards> {
     let node_state = session.state().node(node);
     let mut candidates: Vec<ShareCandidate> = node_state
-        .with_room(share)
+        .cards_that_fit(share)
         .map(|(key, card, ask)| ShareCandidate::Shared(key, card, ask))
         .collect();
     let openings = if node_state.sizes.is_listed() {
@@ -344,7 +346,7 @@ fn shared_cards(
         let key = match candidate {
             ShareCandidate::Shared(key, card, ask) => {
                 let size = session.state().node(node).size(key);
-                chosen.must_wait |= !card.has_room_now(size, ask);
+                chosen.must_wait |= !card.fits_now(size, ask);
                 key
             }
             ShareCandidate::Unshared(class, waits) => {
@@ -375,8 +377,8 @@ fn order_cards(
     let spread = session.facts().settings().cards == PlacementStrategy::Spread;
     let rank = |candidate: &ShareCandidate| match candidate {
         ShareCandidate::Unshared(class, waits) => {
-            let place = CardKey::try_from(*class).unwrap_or(CardKey::MAX);
-            (if spread { -1.0 } else { 1.0 }, *waits, place)
+            let index = CardKey::try_from(*class).unwrap_or(CardKey::MAX);
+            (if spread { -1.0 } else { 1.0 }, *waits, index)
         }
         ShareCandidate::Shared(key, card, ask) => {
             let size = node_state.size(*key);

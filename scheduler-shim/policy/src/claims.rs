@@ -70,21 +70,21 @@ fn lacking_devices(
     node: usize,
 ) -> Option<ClaimRefusal> {
     let mut wanted = claims.iter().enumerate();
-    wanted.find_map(|(place, &claim)| {
+    wanted.find_map(|(index, &claim)| {
         let own = session.facts().claim(claim).claim;
         if let Some(home) = home_of(session, claim, task) {
             let (name, home_name) = (own.name.clone(), session.facts().node(home).name.clone());
             return (home != node).then_some(ClaimRefusal::Elsewhere(name, home_name));
         }
         // Earlier claims of the same pod are served first.
-        let before = claims[..place].iter().filter(|&&other| {
+        let before = claims[..index].iter().filter(|&&other| {
             session.facts().claim(other).claim.class == own.class
                 && home_of(session, other, task).is_none()
         });
-        let taken = before.fold(0, |sum: i64, &other| {
+        let allocated = before.fold(0, |sum: i64, &other| {
             sum.saturating_add(session.facts().claim(other).claim.devices)
         });
-        let asked = taken.saturating_add(own.devices);
+        let asked = allocated.saturating_add(own.devices);
         let free = free_devices(session, &own.class, node, task);
         (asked > free).then(|| ClaimRefusal::TooFewDevices(own.class.clone(), asked, free))
     })
@@ -112,7 +112,7 @@ fn free_devices(session: &Session<'_>, class: &str, node: usize, task: usize) ->
         .get(class)
         .copied()
         .unwrap_or(0);
-    let taken = session
+    let allocated = session
         .facts()
         .claims()
         .iter()
@@ -120,7 +120,7 @@ fn free_devices(session: &Session<'_>, class: &str, node: usize, task: usize) ->
         .filter(|(claim, facts)| {
             facts.claim.class == class && home_of(session, *claim, task) == Some(node)
         });
-    taken.fold(has, |free, (_, facts)| {
+    allocated.fold(has, |free, (_, facts)| {
         free.saturating_sub(facts.claim.devices)
     })
 }

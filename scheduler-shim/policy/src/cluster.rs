@@ -53,14 +53,13 @@ pub struct Cluster {
     pub settings: PolicySettings,
 }
 
-/// One node.
+/// A node with its resources and cards.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// Its name.
     pub name: String,
     /// Its CPU, in milli-CPU.
     pub cpu_millis: i64,
-    /// Its memory.
     pub memory: i64,
     /// How many pods it may run.
     pub pods: i64,
@@ -76,7 +75,6 @@ pub struct Node {
     pub partitions: BTreeMap<String, i64>,
     /// Devices for claims, by class; those that are cards are among its cards.
     pub devices: BTreeMap<String, i64>,
-    /// Its labels.
     pub labels: Arc<LabelMap>,
     /// How its kubelet aligns pods with NUMA zones.
     pub numa: NumaPolicy,
@@ -122,10 +120,10 @@ impl Quota {
     };
 }
 
-/// One queue.
+/// A queue with its quotas, in a tree of queues.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// Its name.
     pub name: String,
     /// The queue above it.
     pub parent: Option<String>,
@@ -137,7 +135,6 @@ pub struct Queue {
     pub cpu: Quota,
     /// Its memory quota, in bytes.
     pub memory: Quota,
-    /// Its card quota.
     pub gpu: Quota,
     /// What it used of each resource in the past, as a part of the cluster: CPU, memory, GPU.
     pub usage: [f64; 3],
@@ -159,11 +156,10 @@ pub struct TopologyConstraint {
 }
 
 /// Node labels from the widest domain to the narrowest.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, Default)]
 pub struct ClusterTopology {
-    /// Its name.
     pub name: String,
-    /// The labels.
     pub levels: Vec<String>,
 }
 
@@ -179,26 +175,23 @@ pub struct PodSet {
 }
 
 /// An inner node of the tree of pod sets.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubGroupSet {
-    /// Its name.
     pub name: String,
     /// How many of its direct members must be satisfied; all when not given.
     pub min_members: Option<usize>,
-    /// Its topology constraint.
     pub topology: Option<TopologyConstraint>,
-    /// Its inner groups.
     pub groups: Vec<SubGroupSet>,
-    /// Its pod sets.
     pub sets: Vec<PodSet>,
 }
 
-/// A pod group.
+/// A pod group: pods that start together or not at all.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, Default)]
 pub struct Job {
     /// Its name, with the namespace where there is one.
     pub name: String,
-    /// Its queue.
     pub queue: String,
     /// Higher goes first, and may preempt lower ones of the same queue.
     pub priority: i32,
@@ -218,16 +211,14 @@ pub struct Job {
     pub grace: Option<StalenessGracePeriod>,
     /// How its pods belong together.
     pub root: SubGroupSet,
-    /// Its pods.
     pub tasks: Vec<Task>,
 }
 
 /// How long a gang may go on with too few pods.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StalenessGracePeriod {
-    /// This long.
     For(Duration),
-    /// Forever.
     Forever,
 }
 
@@ -250,16 +241,14 @@ pub enum TaskGpuRequest {
     Partitions(BTreeMap<String, i64>),
 }
 
-/// One pod.
+/// A pod with what it requests and where it runs.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, Default)]
 pub struct Task {
     /// Its name; unique in the cluster.
     pub name: String,
-    /// Its pod set.
     pub set: String,
-    /// Its status.
     pub status: TaskStatus,
-    /// Its node.
     pub node: Option<String>,
     /// The cards of the node that it is on. Where cards are only counted, any names will do.
     pub on: Vec<String>,
@@ -283,21 +272,17 @@ pub struct Task {
     pub order: Option<i64>,
     /// What it requires of its node. Most pods require the same and share it.
     pub node_affinity: Arc<RequiredLabels>,
-    /// Its labels.
     pub labels: Arc<LabelMap>,
-    /// Required pod affinity.
     pub near: Vec<PodAffinityTerm>,
-    /// Required pod anti-affinity.
     pub apart: Vec<PodAffinityTerm>,
-    /// Required topology spread.
     pub even: Vec<SpreadConstraint>,
-    /// Its weighted preferences.
     pub prefers: Vec<WeightedPreference>,
     /// Whether it is a legacy MIG pod, which can't be placed and keeps other pods from the partitions of its node.
     pub is_legacy_mig: bool,
 }
 
 /// The status of a pod.
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaskStatus {
     /// Waits for a place.
@@ -307,17 +292,13 @@ pub enum TaskStatus {
     Gated,
     /// Has a place and is being started there.
     Binding,
-    /// Runs.
     Running,
     /// Has a reserved place that others have yet to leave.
     Pipelined,
-    /// Is terminating.
     Releasing,
     /// Has been terminating for so long that nobody should wait for it.
     StuckInReleasing,
-    /// Has succeeded.
     Succeeded,
-    /// Has failed.
     Failed,
 }
 

@@ -101,7 +101,7 @@ pub fn divide_surplus(
         rests.push(owed);
     }
     for owed in rests {
-        left = deal_rest(division, resource, left, queues, owed);
+        left = deal_remainder(division, resource, left, queues, owed);
     }
     left
 }
@@ -187,18 +187,21 @@ fn weights(
     if total == 0.0 {
         return BTreeMap::new();
     }
-    let weigh = |&queue: &usize| {
-        let share = queues[queue].of(resource);
-        let part = share.weight / total;
-        (
-            queue,
-            (part + division.k_value * (part - share.usage)).max(0.0),
-        )
-    };
-    bucket.iter().filter(wants).map(weigh).collect()
+    bucket
+        .iter()
+        .filter(wants)
+        .map(|&queue| {
+            let share = queues[queue].of(resource);
+            let part = share.weight / total;
+            (
+                queue,
+                (part + division.k_value * (part - share.usage)).max(0.0),
+            )
+        })
+        .collect()
 }
 
-fn deal_rest(
+fn deal_remainder(
     division: DivisionSettings,
     resource: ResourceKind,
     amount: f64,

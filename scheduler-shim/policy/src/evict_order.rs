@@ -53,11 +53,14 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
 
     fn has_surplus(&self, group: usize) -> bool {
         let (has, needs) = self.progress_of_group(group);
-        let has_member = |member: &GroupMember| match *member {
-            GroupMember::Group(inner) => self.has_surplus(inner),
-            GroupMember::Set(set) => self.allocated(set) > self.view.minimum(set),
-        };
-        has > needs || self.tree.groups[group].members.iter().any(has_member)
+        has > needs
+            || self.tree.groups[group]
+                .members
+                .iter()
+                .any(|member| match *member {
+                    GroupMember::Group(inner) => self.has_surplus(inner),
+                    GroupMember::Set(set) => self.allocated(set) > self.view.minimum(set),
+                })
     }
 
     /// The tasks of a member that have a place, last placed first.

@@ -30,7 +30,7 @@ fn is_allowed(session: &Session<'_>, task: usize, node: usize, request: &Resourc
         && aligns(session, task, node)
         && may_ever_be(session, task, node)
         && may_take_partitions(session, task, node)
-        && has_pod_place(session, node, request)
+        && has_pod_slot(session, node, request)
         && matches_neighbours(session, task, node)
 }
 
@@ -130,18 +130,18 @@ pub(crate) fn may_ever_be(session: &Session<'_>, task: usize, node: usize) -> bo
 
 /// Whether the node may run one more pod. A share that opens a card counts as two, as with KAI's reservation
 /// pod.
-pub(crate) fn has_pod_place(session: &Session<'_>, node: usize, request: &ResourceRequest) -> bool {
+pub(crate) fn has_pod_slot(session: &Session<'_>, node: usize, request: &ResourceRequest) -> bool {
     let node_state = session.state().node(node);
     let places = node_state.idle.pods + node_state.releasing.pods;
     match request.share {
         None => places > 0,
-        Some(share) if node_state.with_room(share).count() >= share.devices => places > 0,
+        Some(share) if node_state.cards_that_fit(share).count() >= share.devices => places > 0,
         Some(_) => places > 1,
     }
 }
 
 /// What a task that is yet to be placed takes of a node: with the smallest card that its queues can pay for.
-pub(crate) fn request_to_place(session: &Session<'_>, task: usize, node: usize) -> ResourceRequest {
+pub(crate) fn cheapest_request(session: &Session<'_>, task: usize, node: usize) -> ResourceRequest {
     let mut request = request_on(session.facts(), task, node);
     if let Some(share) = &mut request.share
         && matches!(share.share, Share::Memory(_))

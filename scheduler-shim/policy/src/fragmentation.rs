@@ -56,7 +56,7 @@ fn fragments(mix: &PodMix, free: &FreeCards) -> f64 {
     let sum: f64 = free.parts.values().sum();
     let of_kind = |&(kind, weight): &(PodKind, f64)| {
         let part = kind.parts as f64 / PARTS;
-        let too_small = |room: &&f64| **room + SLACK < part;
+        let too_small = |free: &&f64| **free + SLACK < part;
         let lost: f64 = free.parts.values().filter(too_small).sum();
         let small = free.parts.values().filter(too_small).count();
         let usable = whole + (free.parts.len() - small) as f64;
@@ -83,14 +83,17 @@ impl FreeCards {
         let Some(share) = request.share else {
             return self;
         };
-        let room = |(&key, &room): (&CardKey, &f64)| Some((room - part_of(key)?, key));
-        let mut rooms: Vec<(f64, CardKey)> = self.parts.iter().filter_map(room).collect();
-        rooms.retain(|(left, _)| *left >= -SLACK);
-        rooms.sort_by(|left, right| left.0.total_cmp(&right.0));
-        rooms.truncate(share.devices);
-        let opened = share.devices - rooms.len();
+        let mut free_parts: Vec<(f64, CardKey)> = self
+            .parts
+            .iter()
+            .filter_map(|(&key, &free): (&CardKey, &f64)| Some((free - part_of(key)?, key)))
+            .collect();
+        free_parts.retain(|(left, _)| *left >= -SLACK);
+        free_parts.sort_by(|left, right| left.0.total_cmp(&right.0));
+        free_parts.truncate(share.devices);
+        let opened = share.devices - free_parts.len();
         self.parts
-            .extend(rooms.into_iter().map(|(left, key)| (key, left)));
+            .extend(free_parts.into_iter().map(|(left, key)| (key, left)));
         for number in 0..opened {
             self.whole -= 1;
             let key = CardKey::MAX - CardKey::try_from(number).unwrap_or(0);
@@ -122,13 +125,13 @@ fn pod_kind(facts: &ClusterSnapshot<'_>, cards: &TaskGpuRequest) -> Option<PodKi
 pub(crate) fn tidiness(session: &Session<'_>, node: usize, request: &ResourceRequest) -> f64 {
     let node_state = session.state().node(node);
     let mix = session.caches().pod_mix(|| pod_mix(session));
-    let rooms = node_state
+    let free_parts = node_state
         .shared
         .iter()
         .filter(|(_, card)| card.stays() > 0);
     let free = FreeCards {
         whole: node_state.cards_soon(),
-        parts: rooms
+        parts: free_parts
             .map(|(&key, &card)| (key, 1.0 - card.fullness(node_state.size(key)).min(1.0)))
             .collect(),
     };

@@ -56,7 +56,7 @@ impl PodSetTree {
         parent: Option<usize>,
         minimums: &mut GangMinimums,
     ) -> usize {
-        let place = self.groups.len();
+        let index = self.groups.len();
         self.groups.push(GroupFacts {
             name: group.name.clone(),
             parent,
@@ -68,7 +68,7 @@ impl PodSetTree {
         for inner in &group.groups {
             members.push(GroupMember::Group(self.flatten(
                 inner,
-                Some(place),
+                Some(index),
                 minimums,
             )));
         }
@@ -76,14 +76,14 @@ impl PodSetTree {
             members.push(GroupMember::Set(self.sets.len()));
             self.sets.push(GroupFacts {
                 name: set.name.clone(),
-                parent: Some(place),
+                parent: Some(index),
                 topology: set.topology.clone(),
                 members: Vec::new(),
             });
             minimums.sets.push(set.min_available);
         }
-        self.groups[place].members = members;
-        place
+        self.groups[index].members = members;
+        index
     }
 
     /// The pod set of that name.
@@ -103,11 +103,14 @@ impl PodSetTree {
 
     /// The pod sets below a group.
     pub(crate) fn sets_below(&self, group: usize) -> Vec<usize> {
-        let below = |member: &GroupMember| match *member {
-            GroupMember::Group(group) => self.sets_below(group),
-            GroupMember::Set(set) => vec![set],
-        };
-        self.groups[group].members.iter().flat_map(below).collect()
+        self.groups[group]
+            .members
+            .iter()
+            .flat_map(|member| match *member {
+                GroupMember::Group(group) => self.sets_below(group),
+                GroupMember::Set(set) => vec![set],
+            })
+            .collect()
     }
 
     fn name(&self, member: GroupMember) -> &str {
@@ -131,7 +134,6 @@ pub(crate) struct JobView {
 
 /// What the tree needs to know of a task.
 pub(crate) trait TaskStatusLookup {
-    /// Its status now.
     fn status(&self, task: usize) -> TaskStatus;
     /// Whether it was evicted only tentatively.
     fn is_tentative(&self, task: usize) -> bool;
@@ -146,7 +148,6 @@ pub(crate) struct Gang<'a, S> {
 }
 
 impl JobView {
-    /// All its tasks.
     pub(crate) fn all(&self) -> impl Iterator<Item = usize> {
         self.tasks.iter().flatten().copied()
     }
@@ -243,8 +244,9 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
     fn is_member_ready(&self, member: GroupMember) -> bool {
         match member {
             GroupMember::Set(set) => {
-                let ready = |status: TaskStatus| status.is_alive() && status != TaskStatus::Gated;
-                self.count(set, ready) >= self.view.minimum(set)
+                self.count(set, |status: TaskStatus| {
+                    status.is_alive() && status != TaskStatus::Gated
+                }) >= self.view.minimum(set)
             }
             GroupMember::Group(group) => {
                 let members = &self.tree.groups[group].members;
@@ -333,7 +335,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
         members
     }
 
-    fn can_place(&self, task: usize, for_real: bool) -> bool {
+    fn can_allocate(&self, task: usize, for_real: bool) -> bool {
         match self.task_states.status(task) {
             TaskStatus::Pending => true,
             TaskStatus::Releasing => !for_real && self.task_states.is_tentative(task),
@@ -369,7 +371,7 @@ impl<S: TaskStatusLookup> Gang<'_, S> {
                 let lacks = self.view.minimum(set).saturating_sub(self.allocated(set));
                 let tasks = self.view.tasks[set].iter().copied();
                 tasks
-                    .filter(|&task| self.can_place(task, for_real))
+                    .filter(|&task| self.can_allocate(task, for_real))
                     .take(lacks.max(1))
                     .collect()
             }

@@ -19,7 +19,7 @@ use term_index::TermIndex;
 #[derive(Debug, Default)]
 pub(crate) struct AffinityTerms {
     terms: Vec<NumberedTerm>,
-    /// By task.
+    /// The terms of each task, by its number.
     tasks: Vec<TaskAffinity>,
     /// The nodes of pods that are not scheduled here, and their terms.
     foreign: Vec<(usize, TaskAffinity)>,
@@ -60,7 +60,6 @@ pub(crate) struct AffinityCounts {
 /// The pods that match one term.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TermCounts {
-    /// Matching pods.
     found: PresenceCounts,
     /// Pods with anti-affinity to matching pods.
     averse: PresenceCounts,
@@ -98,7 +97,7 @@ struct PodCounts {
 }
 
 impl PodCounts {
-    fn note(&mut self, node: usize, domain: Option<usize>, is_more: bool) {
+    fn record(&mut self, node: usize, domain: Option<usize>, is_more: bool) {
         let step = |count: &mut u64| {
             *count = if is_more { *count + 1 } else { *count - 1 };
             *count > 0
@@ -108,10 +107,10 @@ impl PodCounts {
             (&mut self.by_node, Some(node)),
             (&mut self.by_domain, domain),
         ];
-        for (counts, place) in listed {
-            let Some(place) = place else { continue };
-            if !step(counts.entry(place).or_default()) {
-                counts.remove(&place);
+        for (counts, presence) in listed {
+            let Some(presence) = presence else { continue };
+            if !step(counts.entry(presence).or_default()) {
+                counts.remove(&presence);
             }
         }
     }
@@ -159,7 +158,7 @@ impl AffinityTerms {
         }
     }
 
-    pub(crate) fn part(&self, task: usize) -> Option<&TaskAffinity> {
+    pub(crate) fn of_task(&self, task: usize) -> Option<&TaskAffinity> {
         self.tasks.get(task)
     }
 
@@ -199,7 +198,7 @@ impl AffinityTerms {
         };
         let here = state
             .presences()
-            .filter(|&(place, its)| its == presence && domains[place] == Some(domain));
+            .filter(|&(node, its)| its == presence && domains[node] == Some(domain));
         here.count() as u64
     }
 }
@@ -225,43 +224,43 @@ impl AffinityCounts {
             changes: 0,
         };
         for (node, part) in &terms.foreign {
-            counts.note_part(terms, part, (*node, Presence::Stays), true);
+            counts.record_terms(terms, part, (*node, Presence::Stays), true);
         }
         counts
     }
 
     /// Counts a task that comes to a node or leaves it.
-    pub(crate) fn note(
+    pub(crate) fn record(
         &mut self,
         terms: &AffinityTerms,
         task: usize,
-        place: (usize, Presence),
+        presence: (usize, Presence),
         is_more: bool,
     ) {
-        let Some(part) = terms.part(task) else {
+        let Some(part) = terms.of_task(task) else {
             return;
         };
         if !part.found_by.is_empty() || !part.averse_to.is_empty() {
             self.changes += 1;
-            self.note_part(terms, part, place, is_more);
+            self.record_terms(terms, part, presence, is_more);
         }
     }
 
-    fn note_part(
+    fn record_terms(
         &mut self,
         terms: &AffinityTerms,
         part: &TaskAffinity,
-        place: (usize, Presence),
+        presence: (usize, Presence),
         is_more: bool,
     ) {
-        let (node, presence) = place;
+        let (node, presence) = presence;
         for &term in &part.found_by {
             let counts = self.terms[term].found.of_mut(presence);
-            counts.note(node, terms.term(term).domains[node], is_more);
+            counts.record(node, terms.term(term).domains[node], is_more);
         }
         for &term in &part.averse_to {
             let counts = self.terms[term].averse.of_mut(presence);
-            counts.note(node, terms.term(term).domains[node], is_more);
+            counts.record(node, terms.term(term).domains[node], is_more);
         }
     }
 
@@ -364,7 +363,7 @@ impl<'a> TermNumbers<'a> {
                 .map(|spread| self.of(Cow::Borrowed(&spread.like)))
                 .collect(),
             prefers: (task.prefers.iter())
-                .map(|one| match &one.wish {
+                .map(|one| match &one.term {
                     PreferredTerm::Label(_) => None,
                     PreferredTerm::Near(wanted) => Some(self.of(Cow::Borrowed(wanted))),
                     PreferredTerm::Even(spread) => Some(self.of(Cow::Borrowed(&spread.like))),

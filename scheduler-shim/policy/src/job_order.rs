@@ -38,9 +38,9 @@ pub(crate) struct JobOrder<'f> {
     pulled: BTreeMap<usize, usize>,
     filter: Option<&'f VictimFilter<'f>>,
     /// The child of each inner queue that had the last turn, as long as it has jobs.
-    last_turn: BTreeMap<usize, usize>,
+    last_served: BTreeMap<usize, usize>,
     /// What the victims taken so far hold, by queue.
-    taken: BTreeMap<usize, ResourceAmounts>,
+    allocated: BTreeMap<usize, ResourceAmounts>,
 }
 
 impl<'f> JobOrder<'f> {
@@ -136,7 +136,7 @@ impl<'f> JobOrder<'f> {
         };
         let is_of_victims = self.filter.is_some();
         let views = self.leaves.entry(queue).or_default();
-        let place = views.partition_point(|other| {
+        let index = views.partition_point(|other| {
             let order = order_jobs(session, other, &view);
             order
                 == if is_of_victims {
@@ -145,7 +145,7 @@ impl<'f> JobOrder<'f> {
                     Ordering::Greater
                 }
         });
-        views.insert(place, view);
+        views.insert(index, view);
     }
 
     /// Takes the next job; bystanders have their turn in between.
@@ -158,14 +158,14 @@ impl<'f> JobOrder<'f> {
             } else {
                 self.pass_idle_bystanders(session);
                 let leaf = self.next_leaf(session, session.state().queues().top(), false)?;
-                self.note_turn(session, leaf);
+                self.record_served(session, leaf);
                 leaf
             };
-            if !is_only && self.is_bystanders_turn(session, leaf) {
+            if !is_only && self.is_bystander_served_next(session, leaf) {
                 if let Some((_, passed)) = self.bystanders.get_mut(&leaf) {
                     *passed += 1;
                 }
-                self.forget_turns(session, leaf);
+                self.forget_served(session, leaf);
                 continue;
             }
             let views = self.leaves.get_mut(&leaf)?;
@@ -176,9 +176,9 @@ impl<'f> JobOrder<'f> {
             if self.pulled.get(&leaf) == Some(&view.job) {
                 self.pull(session, leaf);
             }
-            self.forget_turns(session, leaf);
+            self.forget_served(session, leaf);
             if self.filter.is_some() {
-                let held = self.taken.entry(leaf).or_default();
+                let held = self.allocated.entry(leaf).or_default();
                 *held = held.plus(held_by(session, &view));
             }
             return Some(view);
@@ -203,7 +203,7 @@ impl<'f> JobOrder<'f> {
         jobs.get(*passed).map(|&job| &session.facts().job(job).view)
     }
 
-    fn is_bystanders_turn(&self, session: &Session<'_>, leaf: usize) -> bool {
+    fn is_bystander_served_next(&self, session: &Session<'_>, leaf: usize) -> bool {
         let Some(other) = self.bystander(session, leaf) else {
             return false;
         };
@@ -212,7 +212,7 @@ impl<'f> JobOrder<'f> {
     }
 
     fn head<'s>(&'s self, session: &'s Session<'_>, leaf: usize) -> Option<&'s JobView> {
-        if self.is_bystanders_turn(session, leaf) {
+        if self.is_bystander_served_next(session, leaf) {
             return self.bystander(session, leaf);
         }
         self.leaves.get(&leaf)?.last()
@@ -225,20 +225,20 @@ impl<'f> JobOrder<'f> {
     }
 
     /// Records at every level which child has this turn.
-    fn note_turn(&mut self, session: &Session<'_>, leaf: usize) {
+    fn record_served(&mut self, session: &Session<'_>, leaf: usize) {
         for step in session.state().queues().path(leaf).windows(2) {
-            self.last_turn.insert(step[0], step[1]);
+            self.last_served.insert(step[0], step[1]);
         }
     }
 
     /// Forgets the last turn of a queue that has no more jobs, and of those above that have none.
-    fn forget_turns(&mut self, session: &Session<'_>, leaf: usize) {
+    fn forget_served(&mut self, session: &Session<'_>, leaf: usize) {
         let path = session.state().queues().path(leaf);
         for step in path.windows(2).rev() {
             if self.speaker(session, step[1]).is_some() {
                 break;
             }
-            self.last_turn.remove(&step[0]);
+            self.last_served.remove(&step[0]);
         }
     }
 
@@ -246,8 +246,11 @@ impl<'f> JobOrder<'f> {
     ///
     /// Queues that have only bystanders count only where queues further up compete for the turn.
     fn next_leaf(&self, session: &Session<'_>, members: &[usize], compete: bool) -> Option<usize> {
-        let counts = |member: &&usize| compete || self.has_own(session, **member);
-        let members: Vec<usize> = members.iter().filter(counts).copied().collect();
+        let members: Vec<usize> = members
+            .iter()
+            .filter(|member| compete || self.has_own(session, **member))
+            .copied()
+            .collect();
         let next = match members.as_slice() {
             [only] => *only,
             several => self.best_of(session, several)?.0,
@@ -293,8 +296,10 @@ impl<'f> JobOrder<'f> {
         if self.head(session, queue).is_some() {
             return Some(queue);
         }
-        let last = self.last_turn.get(&queue);
-        let last = last.and_then(|&below| self.speaker(session, below));
+        let last = self
+            .last_served
+            .get(&queue)
+            .and_then(|&below| self.speaker(session, below));
         last.or_else(|| {
             let below = session.state().queues().children(queue);
             self.best_of(session, below).map(|(_, speaker)| speaker)
@@ -303,9 +308,9 @@ impl<'f> JobOrder<'f> {
 
     fn prospect(&self, session: &Session<'_>, leaf: usize, next: &JobView) -> QueueChange {
         if self.filter.is_some() {
-            let taken = self.taken.get(&leaf).copied().unwrap_or_default();
+            let allocated = self.allocated.get(&leaf).copied().unwrap_or_default();
             return QueueChange {
-                victims: taken.plus(held_by(session, next)),
+                victims: allocated.plus(held_by(session, next)),
                 ..QueueChange::default()
             };
         }

@@ -14,15 +14,14 @@ pub(crate) fn is_waiting(session: &Session<'_>, view: &JobView) -> bool {
 /// Whether some of a gang's pods have places, but fewer than it needs.
 pub(crate) fn has_too_few(session: &Session<'_>, job: usize) -> bool {
     let view = &session.facts().job(job).view;
-    let has_place = |task: usize| session.state().has_place(task);
-    view.all().any(has_place) && !session.gang(view).has_enough()
+    view.all().any(|task| session.state().has_node(task)) && !session.gang(view).has_enough()
 }
 
 /// Whether the job has a pod that may be evicted.
 pub(crate) fn could_lose(session: &Session<'_>, view: &JobView) -> bool {
     let mut tasks = view.all();
     session.facts().job(view.job).job.is_preemptible
-        && tasks.any(|task| session.state().has_place(task) && !is_settled(session, task))
+        && tasks.any(|task| session.state().has_node(task) && !is_settled(session, task))
 }
 
 /// The job without the pods that this session placed. If it has such pods, it may lose only what is above its

@@ -12,7 +12,6 @@ use crate::session::Session;
 /// Selects the jobs of a pool.
 pub(crate) type JobPredicate = fn(&Session<'_>, &JobView) -> bool;
 
-/// The selected jobs.
 #[derive(Clone, Debug)]
 pub(crate) struct JobsByQueue {
     kind: JobPredicate,
@@ -62,14 +61,14 @@ impl JobsByQueue {
                 continue;
             };
             let jobs = Rc::make_mut(self.by_queue.entry(queue).or_default());
-            if let Some(place) = jobs.iter().position(|known| *known == job) {
-                jobs.remove(place);
+            if let Some(index) = jobs.iter().position(|known| *known == job) {
+                jobs.remove(index);
             }
             if (self.kind)(session, &facts.view) {
-                let place = jobs.partition_point(|&other| {
+                let index = jobs.partition_point(|&other| {
                     order_jobs(session, &session.facts().job(other).view, &facts.view).is_lt()
                 });
-                jobs.insert(place, job);
+                jobs.insert(index, job);
             }
         }
     }

@@ -24,7 +24,7 @@ use crate::cluster::Cluster;
 use crate::lookahead::commitments::changes_something;
 use crate::lookahead::held_back::withheld;
 use crate::lookahead::payoff::pays_off;
-use crate::plan_record::{BarredJobs, EvictionCaution};
+use crate::plan_record::{EvictionCaution, ExcludedJobs};
 use crate::session::Session;
 use crate::step::action::Action;
 
@@ -51,7 +51,7 @@ pub fn plan_observed<'a>(
     cluster: &'a Cluster,
     mut done: impl FnMut(&Session<'a>, Action),
 ) -> Session<'a> {
-    let nobody = BarredJobs::new();
+    let nobody = ExcludedJobs::new();
     let session = cautious(
         now,
         cluster,
@@ -59,17 +59,17 @@ pub fn plan_observed<'a>(
         &mut LookaheadBudget::of(cluster),
         &mut done,
     );
-    let barred = withheld(&session);
-    if barred.is_empty() || changes_something(&session) {
+    let excluded_jobs = withheld(&session);
+    if excluded_jobs.is_empty() || changes_something(&session) {
         return session;
     }
     let mut budget = LookaheadBudget::of(cluster);
-    if let Some((session, end)) = further(now, cluster, &barred, &mut budget, &mut done)
+    if let Some((session, end)) = further(now, cluster, &excluded_jobs, &mut budget, &mut done)
         && !comes_back(now, cluster, end, &mut budget)
     {
         return session;
     }
-    let caution = EvictionCaution::Cautious(barred);
+    let caution = EvictionCaution::Cautious(excluded_jobs);
     run(now, cluster, caution, &mut budget, &mut done)
 }
 
@@ -78,23 +78,28 @@ pub fn plan_observed<'a>(
 fn bold<'a>(
     now: Duration,
     cluster: &'a Cluster,
-    barred: &BarredJobs,
+    excluded_jobs: &ExcludedJobs,
     budget: &mut LookaheadBudget,
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Option<(Session<'a>, Cluster)> {
-    let tried = barred.iter().filter(|(_, by)| by.is_some());
-    let without = |(job, _): (&usize, _)| {
-        let mut others = barred.clone();
+    let tried = excluded_jobs.iter().filter(|(_, by)| by.is_some());
+    let idle = all_but_few(excluded_jobs);
+    let plans = std::iter::once(idle.clone()).chain(tried.map(|(job, _): (&usize, _)| {
+        let mut others = excluded_jobs.clone();
         others.remove(job);
         others
-    };
-    let idle = all_but_few(barred);
-    let plans = std::iter::once(idle.clone()).chain(tried.map(without));
-    for barred in plans.take(BOLD_PLANS) {
+    }));
+    for excluded_jobs in plans.take(BOLD_PLANS) {
         if budget.is_spent() {
             break;
         }
-        let session = run(now, cluster, EvictionCaution::Bold(barred), budget, done);
+        let session = run(
+            now,
+            cluster,
+            EvictionCaution::Bold(excluded_jobs),
+            budget,
+            done,
+        );
         if let Some(end) = pays_off(&session, cluster, &idle, budget) {
             return Some((session, end));
         }
@@ -106,29 +111,29 @@ fn bold<'a>(
 fn further<'a>(
     now: Duration,
     cluster: &'a Cluster,
-    barred: &BarredJobs,
+    excluded_jobs: &ExcludedJobs,
     budget: &mut LookaheadBudget,
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Option<(Session<'a>, Cluster)> {
-    let found = bold(now, cluster, barred, budget, done);
-    found.or_else(|| moving(now, cluster, barred, budget, done))
+    let found = bold(now, cluster, excluded_jobs, budget, done);
+    found.or_else(|| moving(now, cluster, excluded_jobs, budget, done))
 }
 
 /// The first plan that only moves pods, for one barred job, and pays off; and the cluster in the end.
 fn moving<'a>(
     now: Duration,
     cluster: &'a Cluster,
-    barred: &BarredJobs,
+    excluded_jobs: &ExcludedJobs,
     budget: &mut LookaheadBudget,
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Option<(Session<'a>, Cluster)> {
-    let idle = all_but_few(barred);
-    let tried = barred.iter().filter(|(_, by)| by.is_some());
+    let idle = all_but_few(excluded_jobs);
+    let tried = excluded_jobs.iter().filter(|(_, by)| by.is_some());
     for (&job, _) in tried.take(BOLD_PLANS) {
         if budget.is_spent() {
             break;
         }
-        let mut others = only(&BTreeSet::from([job]), barred, cluster);
+        let mut others = only(&BTreeSet::from([job]), excluded_jobs, cluster);
         others.remove(&job);
         let session = run(now, cluster, EvictionCaution::Moving(others), budget, done);
         if let Some(end) = pays_off(&session, cluster, &idle, budget) {
@@ -148,8 +153,9 @@ fn comes_back(
 ) -> bool {
     let nothing = &mut |_: &Session<'_>, _| ();
     for _ in 0..BOLD_PLANS {
-        let barred = withheld(&cautious(now, &at, &BarredJobs::new(), budget, nothing));
-        let found = (!barred.is_empty()).then(|| further(now, &at, &barred, budget, nothing));
+        let excluded_jobs = withheld(&cautious(now, &at, &ExcludedJobs::new(), budget, nothing));
+        let found =
+            (!excluded_jobs.is_empty()).then(|| further(now, &at, &excluded_jobs, budget, nothing));
         let Some((_, end)) = found.flatten() else {
             return false;
         };
@@ -173,13 +179,13 @@ fn is_same(left: &Cluster, right: &Cluster) -> bool {
 }
 
 /// No jobs if few are barred; otherwise all barred jobs but the first few that were tried.
-fn all_but_few(barred: &BarredJobs) -> BarredJobs {
-    let tried = barred.iter().filter(|(_, by)| by.is_some());
+fn all_but_few(excluded_jobs: &ExcludedJobs) -> ExcludedJobs {
+    let tried = excluded_jobs.iter().filter(|(_, by)| by.is_some());
     let few: BTreeSet<usize> = tried.map(|(job, _)| *job).take(FEW + 1).collect();
     if few.len() <= FEW {
-        return BarredJobs::new();
+        return ExcludedJobs::new();
     }
-    let mut others = barred.clone();
+    let mut others = excluded_jobs.clone();
     for job in few.into_iter().take(FEW) {
         others.remove(&job);
     }

@@ -26,7 +26,7 @@ pub struct NodeResources {
     pub cpu: i64,
     /// Memory, in bytes.
     pub memory: i64,
-    /// Pods.
+    /// How many more pods the node may run.
     pub pods: i64,
     /// Whole cards.
     pub cards: i64,
@@ -50,9 +50,7 @@ impl NodeResources {
 /// How a pod holds resources of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldState {
-    /// It stays.
     Held,
-    /// It is leaving.
     Releasing,
     /// It waits for others to leave.
     Reserved,
@@ -128,9 +126,9 @@ impl NodeState {
         self.idle.add(&request.resources, idle);
         self.releasing.add(&request.resources, releasing);
         if self.sizes.is_listed() {
-            for (class, taken) in cards.whole.iter().enumerate() {
+            for (class, assigned) in cards.whole.iter().enumerate() {
                 self.sizes
-                    .update_used(class, idle * taken, releasing * taken);
+                    .update_used(class, idle * assigned, releasing * assigned);
             }
             // Unhealthy cards are not counted, so taking one changes no count.
             let dead = request.resources.cards - cards.whole.iter().sum::<i64>();
@@ -176,7 +174,7 @@ impl NodeState {
     }
 
     /// The shared cards with room for a share when all leaving pods are gone, and what it would take of each.
-    pub(crate) fn with_room(
+    pub(crate) fn cards_that_fit(
         &self,
         share: CardShareRequest,
     ) -> impl Iterator<Item = (CardKey, SharedCard, Bytes)> {
@@ -187,7 +185,7 @@ impl NodeState {
                 Some(ask) => ask?,
                 None => share.of(size).filter(|_| self.can_be_had(key))?,
             };
-            card.has_room(size, ask).then_some((key, card, ask))
+            card.fits_when_freed(size, ask).then_some((key, card, ask))
         })
     }
 
@@ -232,42 +230,47 @@ impl NodeState {
         };
         let openable = usize::try_from(openable).unwrap_or(0);
         openable >= share.devices
-            || openable + self.with_room(share).take(share.devices).count() >= share.devices
+            || openable + self.cards_that_fit(share).take(share.devices).count() >= share.devices
     }
 
     /// The cards of a claim on which nobody stays; they must be free like any other.
     fn unused(&self, claimed: &[CardKey]) -> i64 {
-        let is_unused = |card: &&CardKey| {
-            let card = self.shared.get(card);
-            card.is_none_or(|card| card.stays() == 0)
-        };
-        i64::try_from(claimed.iter().filter(is_unused).count()).unwrap_or(i64::MAX)
+        i64::try_from(
+            claimed
+                .iter()
+                .filter(|card| {
+                    let card = self.shared.get(card);
+                    card.is_none_or(|card| card.stays() == 0)
+                })
+                .count(),
+        )
+        .unwrap_or(i64::MAX)
     }
 
     fn has_partitions(&self, asked: &[i64], more: Option<&NodeResources>) -> bool {
-        let of = |node_state: &NodeResources, place: usize| {
-            node_state.partitions.get(place).copied().unwrap_or(0)
+        let of = |node_state: &NodeResources, index: usize| {
+            node_state.partitions.get(index).copied().unwrap_or(0)
         };
-        asked.iter().enumerate().all(|(place, asked)| {
-            *asked <= of(&self.idle, place) + more.map_or(0, |more| of(more, place))
+        asked.iter().enumerate().all(|(index, asked)| {
+            *asked <= of(&self.idle, index) + more.map_or(0, |more| of(more, index))
         })
     }
 
     /// The room on shared cards, in cards.
-    pub(crate) fn room_of_shared(&self) -> f64 {
-        self.rooms(|card| card.stays())
+    pub(crate) fn free_on_shared_cards(&self) -> f64 {
+        self.free_per_card(|card| card.stays())
     }
 
     /// Idle cards and the room on shared ones, in cards.
     pub(crate) fn idle_gpus(&self) -> f64 {
-        let room = self.rooms(|card| {
+        let free = self.free_per_card(|card| {
             if card.is_occupied() {
                 card.held + card.releasing
             } else {
                 u64::MAX
             }
         });
-        self.cards_and(&self.idle, room)
+        self.cards_and(&self.idle, free)
     }
 
     /// Cards that are being released and the parts of shared ones that are.
@@ -286,12 +289,12 @@ impl NodeState {
         self.idle_gpus() + self.releasing_gpus()
     }
 
-    /// What is left of the shared cards after `taken`, in cards.
-    fn rooms(&self, taken: impl Fn(SharedCard) -> u64) -> f64 {
+    /// What is left of the shared cards after `assigned`, in cards.
+    fn free_per_card(&self, assigned: impl Fn(SharedCard) -> u64) -> f64 {
         let cards = self.shared.iter().filter(|(key, _)| self.can_be_had(**key));
         cards
             .map(|(&key, &card)| {
-                let left = self.size(key).0.saturating_sub(taken(card));
+                let left = self.size(key).0.saturating_sub(assigned(card));
                 self.in_cards(key, left)
             })
             .sum()

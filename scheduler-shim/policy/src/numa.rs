@@ -63,46 +63,46 @@ impl NumaZones {
     }
 
     /// Takes from zones (`count` 1) or gives back (-1).
-    pub(crate) fn update_used(&mut self, taken: &ZoneAssignment, count: i64) {
-        for (place, amounts) in taken {
-            if let Some(zone) = self.zones.get_mut(*place) {
+    pub(crate) fn update_used(&mut self, assigned: &ZoneAssignment, count: i64) {
+        for (zone, amounts) in assigned {
+            if let Some(zone) = self.zones.get_mut(*zone) {
                 zone.available = zone.available.plus(*amounts, -count);
             }
         }
     }
 
     /// The zones that the request would take, with amounts; `None` if it can't be aligned as the policy demands.
-    pub(crate) fn place(&self, request: &ZoneRequest<'_>) -> Option<ZoneAssignment> {
+    pub(crate) fn assign(&self, request: &ZoneRequest<'_>) -> Option<ZoneAssignment> {
         if let ([whole], []) = (&*request.together, request.before) {
-            return self.place_part(*whole);
+            return self.assign_part(*whole);
         }
         // Init containers give back what they had before the others get theirs.
-        let has_place = |part: &ZoneAmounts| self.place_part(*part).is_some();
-        if !request.before.iter().all(has_place) {
+        let fits = |part: &ZoneAmounts| self.assign_part(*part).is_some();
+        if !request.before.iter().all(fits) {
             return None;
         }
         let mut left = self.clone();
-        let mut taken = ZoneAssignment::new();
+        let mut assigned = ZoneAssignment::new();
         for part in &*request.together {
-            let zones = left.place_part(*part)?;
+            let zones = left.assign_part(*part)?;
             left.update_used(&zones, 1);
-            for (place, amounts) in zones {
-                match taken.iter_mut().find(|(known, _)| *known == place) {
+            for (zone, amounts) in zones {
+                match assigned.iter_mut().find(|(known, _)| *known == zone) {
                     Some((_, sum)) => *sum = sum.plus(amounts, 1),
-                    None => taken.push((place, amounts)),
+                    None => assigned.push((zone, amounts)),
                 }
             }
         }
-        taken.sort_unstable_by_key(|(place, _)| *place);
-        Some(taken)
+        assigned.sort_unstable_by_key(|(zone, _)| *zone);
+        Some(assigned)
     }
 
     /// The name of a zone.
-    pub(crate) fn name(&self, place: usize) -> Option<&str> {
-        self.zones.get(place).map(|zone| zone.name.as_str())
+    pub(crate) fn name(&self, zone: usize) -> Option<&str> {
+        self.zones.get(zone).map(|zone| zone.name.as_str())
     }
 
-    fn place_part(&self, request: ZoneAmounts) -> Option<ZoneAssignment> {
+    fn assign_part(&self, request: ZoneAmounts) -> Option<ZoneAssignment> {
         let request = self.known(request);
         if request == ZoneAmounts::default() || self.policy == NumaPolicy::None {
             return Some(ZoneAssignment::new());
@@ -163,7 +163,7 @@ impl NumaZones {
             return None;
         }
         loop {
-            let zones = mask.iter().map(|&place| self.zones[place].available);
+            let zones = mask.iter().map(|&zone| self.zones[zone].available);
             let sum = zones.fold(ZoneAmounts::default(), |sum, one| sum.plus(one, 1));
             if sum.covers(request) {
                 return Some(mask);
@@ -184,14 +184,14 @@ impl NumaZones {
         let mut left = request;
         let mut mask = Vec::new();
         while left != ZoneAmounts::default() {
-            let covers = |place: usize| left.least(self.zones[place].available).sum();
-            let unused = (0..self.zones.len()).filter(|place| !mask.contains(place));
+            let covers = |zone: usize| left.least(self.zones[zone].available).sum();
+            let unused = (0..self.zones.len()).filter(|zone| !mask.contains(zone));
             let best = unused
-                .map(|place| (covers(place), place))
+                .map(|zone| (covers(zone), zone))
                 .max_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
-            let (_, place) = best.filter(|(covers, _)| *covers > 0)?;
-            left = left.plus(left.least(self.zones[place].available), -1);
-            mask.push(place);
+            let (_, zone) = best.filter(|(covers, _)| *covers > 0)?;
+            left = left.plus(left.least(self.zones[zone].available), -1);
+            mask.push(zone);
         }
         Some(mask)
     }
@@ -208,14 +208,14 @@ impl NumaZones {
 
     fn draw(&self, request: ZoneAmounts, mask: &[usize]) -> ZoneAssignment {
         let mut left = request;
-        let mut taken = ZoneAssignment::new();
-        for &place in mask {
-            let take = left.least(self.zones[place].available);
+        let mut assigned = ZoneAssignment::new();
+        for &zone in mask {
+            let take = left.least(self.zones[zone].available);
             left = left.plus(take, -1);
             if take != ZoneAmounts::default() {
-                taken.push((place, take));
+                assigned.push((zone, take));
             }
         }
-        taken
+        assigned
     }
 }

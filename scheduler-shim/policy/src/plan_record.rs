@@ -14,7 +14,7 @@ pub struct HeldBackJob {
 }
 
 /// Jobs that may not evict, and the jobs that would get the place before each; `None` if the job was never tried.
-pub(crate) type BarredJobs = BTreeMap<usize, Option<BTreeSet<usize>>>;
+pub(crate) type ExcludedJobs = BTreeMap<usize, Option<BTreeSet<usize>>>;
 
 /// Which evictions a plan may make.
 #[derive(Clone, Debug, Default)]
@@ -23,18 +23,18 @@ pub(crate) enum EvictionCaution {
     #[default]
     None,
     /// Those for jobs that are not barred, except of jobs that would evict lesser ones in turn.
-    Cautious(BarredJobs),
+    Cautious(ExcludedJobs),
     /// Those for jobs that are not barred, without consolidation: no claim entitles a job to move others.
-    Bold(BarredJobs),
+    Bold(ExcludedJobs),
     /// Only moves, for jobs that are not barred.
-    Moving(BarredJobs),
+    Moving(ExcludedJobs),
 }
 
 impl EvictionCaution {
     /// Whether a job may not evict others.
     pub(crate) fn bars(&self, job: usize) -> bool {
-        self.barred()
-            .is_some_and(|barred| barred.contains_key(&job))
+        self.excluded_jobs()
+            .is_some_and(|excluded_jobs| excluded_jobs.contains_key(&job))
     }
 
     /// Whether consolidation may run.
@@ -47,10 +47,12 @@ impl EvictionCaution {
         matches!(self, Self::Cautious(_))
     }
 
-    pub(crate) fn barred(&self) -> Option<&BarredJobs> {
+    pub(crate) fn excluded_jobs(&self) -> Option<&ExcludedJobs> {
         match self {
             Self::None => None,
-            Self::Cautious(barred) | Self::Bold(barred) | Self::Moving(barred) => Some(barred),
+            Self::Cautious(excluded_jobs)
+            | Self::Bold(excluded_jobs)
+            | Self::Moving(excluded_jobs) => Some(excluded_jobs),
         }
     }
 }
@@ -69,10 +71,10 @@ pub(crate) struct PlanRecord {
     /// The places that were promised to jobs that evict.
     commitments: Vec<EvictionCommitment>,
     /// The jobs that found only victims that are spared, with those victims.
-    spared: BTreeMap<usize, BTreeSet<usize>>,
+    spared_victims: BTreeMap<usize, BTreeSet<usize>>,
     /// The jobs of which pods were started.
     started: BTreeSet<usize>,
-    only_moves: bool,
+    is_moves_only: bool,
 }
 
 impl PlanRecord {
@@ -94,18 +96,18 @@ impl PlanRecord {
     }
 
     /// Records the places that a job and its victims were promised.
-    pub(crate) fn promise(&mut self, commitment: EvictionCommitment) {
+    pub(crate) fn commit(&mut self, commitment: EvictionCommitment) {
         self.commitments.push(commitment);
     }
 
     /// The jobs that found only victims that are spared, with those victims.
-    pub(crate) fn spared(&self) -> &BTreeMap<usize, BTreeSet<usize>> {
-        &self.spared
+    pub(crate) fn spared_victims(&self) -> &BTreeMap<usize, BTreeSet<usize>> {
+        &self.spared_victims
     }
 
     /// Records the victims that were spared although a job needs their room.
     pub(crate) fn spare(&mut self, job: usize, victims: BTreeSet<usize>) {
-        self.spared.insert(job, victims);
+        self.spared_victims.insert(job, victims);
     }
 
     /// Whether pods of a job were started in this session.
@@ -114,17 +116,17 @@ impl PlanRecord {
     }
 
     /// Records that pods of a job were started.
-    pub(crate) fn note_start(&mut self, job: usize) {
+    pub(crate) fn record_start(&mut self, job: usize) {
         self.started.insert(job);
     }
 
     /// Whether pods leave only to be placed again. Then no pod is the first of its kind while another of it moves.
-    pub(crate) fn only_moves(&self) -> bool {
-        self.only_moves
+    pub(crate) fn is_moves_only(&self) -> bool {
+        self.is_moves_only
     }
 
     /// Sets whether pods leave only to be placed again.
-    pub(crate) fn set_only_moves(&mut self, only_moves: bool) {
-        self.only_moves = only_moves;
+    pub(crate) fn set_moves_only(&mut self, is_moves_only: bool) {
+        self.is_moves_only = is_moves_only;
     }
 }

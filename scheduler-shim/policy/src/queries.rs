@@ -9,7 +9,7 @@ use crate::card_naming::CardNaming;
 use crate::claims::{ClaimRefusal, claim_refusal};
 use crate::cluster::{TaskStatus, ZoneAmounts};
 use crate::entitlement::{Entitlement, entitlement};
-use crate::fit::{aligns, has_pod_place};
+use crate::fit::{aligns, has_pod_slot};
 use crate::lookahead::held_back::held_back;
 use crate::node_resources::NodeResources;
 
@@ -19,7 +19,7 @@ use crate::session::Session;
 use crate::snapshot::ClusterSnapshot;
 use crate::step::action::Action;
 use crate::step::{Decision, TaskOutcome};
-use crate::task_placement::place_of;
+use crate::task_placement::placement_of;
 use crate::victim_rules;
 
 impl Session<'_> {
@@ -46,15 +46,23 @@ impl Session<'_> {
                     task: task.clone(),
                 });
             }
-            let Some(place) = place_of(self, number, after, &mut names) else {
+            let Some(placement) = placement_of(self, number, after, &mut names) else {
                 continue;
             };
             match after.status {
                 TaskStatus::Binding if before.status != TaskStatus::Binding => {
-                    decisions.push(Decision::Bind { job, task, place });
+                    decisions.push(Decision::Bind {
+                        job,
+                        task,
+                        placement,
+                    });
                 }
                 TaskStatus::Pipelined if before.status != TaskStatus::Pipelined => {
-                    decisions.push(Decision::Reserve { job, task, place });
+                    decisions.push(Decision::Reserve {
+                        job,
+                        task,
+                        placement,
+                    });
                 }
                 _ => {}
             }
@@ -74,7 +82,7 @@ impl Session<'_> {
         let state = self.state().task(found);
         Some(TaskOutcome {
             status: state.status,
-            place: place_of(self, found, state, &mut CardNaming::default()),
+            placement: placement_of(self, found, state, &mut CardNaming::default()),
         })
     }
 
@@ -91,7 +99,7 @@ impl Session<'_> {
                 let state = self.state().task(number);
                 let outcome = TaskOutcome {
                     status: state.status,
-                    place: place_of(self, number, state, &mut names),
+                    placement: placement_of(self, number, state, &mut names),
                 };
                 (
                     facts.task.name.as_str(),
@@ -172,10 +180,10 @@ impl Session<'_> {
 
     /// Whether the node may run too few pods for the pod itself and the card that its share would open.
     #[must_use]
-    pub fn lacks_pod_place(&self, task: &str, node: &str) -> bool {
+    pub fn lacks_pod_slot(&self, task: &str, node: &str) -> bool {
         let named = named(self.facts(), task, node);
         named.is_some_and(|(task, node)| {
-            !has_pod_place(self, node, &request_on(self.facts(), task, node))
+            !has_pod_slot(self, node, &request_on(self.facts(), task, node))
         })
     }
 

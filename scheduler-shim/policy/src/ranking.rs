@@ -102,7 +102,7 @@ mod tests {
         Cluster, Job, Node, PlacementStrategy as Packing, PodSet, SubGroupSet, Task, TaskGpuRequest,
     };
 
-    use crate::fit::request_to_place;
+    use crate::fit::cheapest_request;
     use crate::session::Session;
     use crate::transitions::{evict, reserve};
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn place(session: &mut Session<'_>, task: usize, node: usize) {
-        let request = request_to_place(session, task, node);
+        let request = cheapest_request(session, task, node);
         if let Some(chosen) = cards_for(session, task, node, &request, false) {
             reserve(session, task, node, chosen.cards);
         }
@@ -197,14 +197,14 @@ mod tests {
             let all: Vec<usize> = (0..session.facts().nodes().len()).collect();
             for (task, (_, gone)) in kinds.iter().enumerate() {
                 let best = ranked(&session, task, &all, |_| Some(0.0)).first().copied();
-                if let Some(kept) = best_of_all(&session, task) {
-                    prop_assert_eq!(kept, best);
+                if let Some(cached) = best_of_all(&session, task) {
+                    prop_assert_eq!(cached, best);
                 }
                 if let Some(node) = best {
                     place(&mut session, task, node);
                 }
                 if let Some(gone) = gone.filter(|gone| *gone < task)
-                    && session.state().has_place(gone)
+                    && session.state().has_node(gone)
                 {
                     evict(&mut session, gone);
                 }

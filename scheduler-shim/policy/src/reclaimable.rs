@@ -90,8 +90,10 @@ pub fn is_candidate(tree: &QueueTree, reclaimer: Reclaimer, victim: usize) -> bo
 /// Whether a queue is over its quota in something that is wanted, or at the quota in all of it.
 #[must_use]
 pub fn is_quota_candidate(victim: &QueueShare, wants: ResourceAmounts) -> bool {
-    let bounded = |resource: &ResourceKind| victim.of(*resource).deserved != UNLIMITED;
-    let wanted: Vec<_> = wants.involved().filter(bounded).collect();
+    let wanted: Vec<_> = wants
+        .involved()
+        .filter(|resource| victim.of(*resource).deserved != UNLIMITED)
+        .collect();
     let is = |compare: fn(&f64, &f64) -> bool| {
         wanted.iter().any(|&resource| {
             let share = victim.of(resource);
@@ -147,9 +149,10 @@ fn may_lose(
         jobs.sort_by(|left, right| at_last(left)[resource].total_cmp(&at_last(right)[resource]));
         let mut has = loser.allocated();
         jobs.iter().copied().flatten().all(|loss| {
-            let rest = has.minus(loss.behind);
+            let remaining = has.minus(loss.behind);
             has = has.minus(loss.amounts);
-            exceeds_fair_share(loser, rest) || guarantees_quota(taker, reclaimer.wants, loser, rest)
+            exceeds_fair_share(loser, remaining)
+                || guarantees_quota(taker, reclaimer.wants, loser, remaining)
         })
     })
 }
@@ -163,8 +166,11 @@ fn stays_in_bounds(
 ) -> bool {
     tree.upward(reclaimer.queue).all(|taker| {
         let queue = tree.get(taker);
-        let has = left.get(&taker).copied().unwrap_or(queue.allocated());
-        let has = has.plus(reclaimer.wants);
+        let has = left
+            .get(&taker)
+            .copied()
+            .unwrap_or(queue.allocated())
+            .plus(reclaimer.wants);
         let siblings = left
             .iter()
             .filter(|&(&other, _)| other != taker && tree.get(other).parent == queue.parent);

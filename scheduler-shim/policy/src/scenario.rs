@@ -23,7 +23,6 @@ pub(crate) struct VictimBatch {
 /// How sets of victims are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VictimSelection {
-    /// Node by node.
     Local,
     /// The first few nodes that could hold the request.
     Spanning,
@@ -47,7 +46,7 @@ pub(crate) struct ScenarioContext<'r> {
 #[derive(Clone, Copy, Debug)]
 enum VictimSet {
     /// All victims of this job only.
-    Alone(usize),
+    LastJobOnly(usize),
     /// All victims of the jobs that have one on this node.
     Node(usize),
     /// All victims on this many of the first nodes.
@@ -117,6 +116,7 @@ impl<'r> VictimScenarios<'r> {
                     return Some(batches.collect());
                 }
             }
+            // The victims of the smaller part may already be enough, so they are tried without any others.
             if !self.has_begun {
                 self.has_begun = true;
                 if !self.wanted.recorded.is_empty() {
@@ -124,6 +124,7 @@ impl<'r> VictimScenarios<'r> {
                 }
             }
             self.advance(session)?;
+            // Until the victims together hold what the job lacks, no subset of them can be enough.
             if self.wanted.bound.is_within(self.lost) {
                 self.drafts = match self.selection {
                     VictimSelection::Local => self.nodes_of_last(session),
@@ -131,6 +132,7 @@ impl<'r> VictimScenarios<'r> {
                         self.spans.sorted().map(VictimSet::First).collect()
                     }
                 };
+                // `pop` takes from the end, and the first draft disturbs the fewest jobs.
                 self.drafts.reverse();
             }
         }
@@ -145,7 +147,7 @@ impl<'r> VictimScenarios<'r> {
             let sum = freed.entry(node).or_default();
             *sum = sum.plus(parts);
         }
-        self.wanted.bound.holds(freed)
+        self.wanted.bound.fits(freed)
     }
 
     fn set_of(&self, draft: VictimSet) -> Vec<usize> {
@@ -156,7 +158,7 @@ impl<'r> VictimScenarios<'r> {
                 let jobs = jobs.iter().filter_map(|job| self.by_job.get(job));
                 jobs.flatten().copied().collect()
             }
-            VictimSet::Alone(job) => self.by_job.get(&job).cloned().unwrap_or_default(),
+            VictimSet::LastJobOnly(job) => self.by_job.get(&job).cloned().unwrap_or_default(),
             VictimSet::First(count) => self.with_earlier_batches(self.spans.on_first(count)),
         };
         set.sort_unstable();
@@ -172,11 +174,13 @@ impl<'r> VictimScenarios<'r> {
             let last = last_of.entry(self.potential[batch].job).or_default();
             *last = batch.max(*last);
         }
-        let up_to = |(job, last): (usize, usize)| {
-            let batches = self.by_job[&job].iter().copied();
-            batches.take_while(move |&batch| batch <= last)
-        };
-        last_of.into_iter().flat_map(up_to).collect()
+        last_of
+            .into_iter()
+            .flat_map(|(job, last): (usize, usize)| {
+                let batches = self.by_job[&job].iter().copied();
+                batches.take_while(move |&batch| batch <= last)
+            })
+            .collect()
     }
 
     /// Takes one batch more; `None` if there are no more victims.
@@ -184,11 +188,11 @@ impl<'r> VictimScenarios<'r> {
         loop {
             let view = self.job_order.pop(session)?;
             let (tasks, has_more) = session.gang(&view).next_victims();
-            let is_recorded = |task: &usize| self.recorded_tasks.contains(task);
-            if tasks.iter().any(is_recorded) {
-                let rest = view.only(|task| !self.recorded_tasks.contains(&task));
-                if rest.all().next().is_some() {
-                    self.job_order.push(session, rest);
+            // Recorded victims are part of every set. The rest of their job is offered again without them.
+            if tasks.iter().any(|task| self.recorded_tasks.contains(task)) {
+                let remaining = view.only(|task| !self.recorded_tasks.contains(&task));
+                if remaining.all().next().is_some() {
+                    self.job_order.push(session, remaining);
                 }
                 continue;
             }
@@ -199,13 +203,14 @@ impl<'r> VictimScenarios<'r> {
                 self.job_order.push(session, view.without(&tasks));
             }
             let job = view.job;
+            // What a job that may only move gives up, it takes elsewhere: nothing is gained by it.
             if (self.wanted.may_lose)(session, job) {
                 let parts = tasks.iter().filter_map(|&task| freed_by(session, task));
                 self.lost = parts.fold(self.lost, |lost, (_, parts)| lost.plus(parts));
             }
-            let place = self.potential.len();
-            self.by_job.entry(job).or_default().push(place);
-            self.spans.add(session, place, &tasks);
+            let index = self.potential.len();
+            self.by_job.entry(job).or_default().push(index);
+            self.spans.add(session, index, &tasks);
             self.potential.push(VictimBatch { job, tasks });
             return Some(());
         }
@@ -221,9 +226,10 @@ impl<'r> VictimScenarios<'r> {
             .collect();
         // Where cards differ in size, the last victim may be the first on a card that is large enough.
         let differs = |node: &usize| session.state().node(*node).sizes.count() > 1;
-        let alone = last.filter(|_| nodes.iter().any(differs));
-        let alone = alone.map(|batch| VictimSet::Alone(batch.job));
-        alone
+        let last_job_only = last
+            .filter(|_| nodes.iter().any(differs))
+            .map(|batch| VictimSet::LastJobOnly(batch.job));
+        last_job_only
             .into_iter()
             .chain(nodes.into_iter().map(VictimSet::Node))
             .collect()

@@ -43,6 +43,8 @@ impl<'a> Session<'a> {
         cluster: &'a Cluster,
         caution: EvictionCaution,
     ) -> Self {
+        // The tree numbers the queues, and the snapshot names them by these numbers. Only the state keeps the tree,
+        // because usage changes with every decision.
         let queues = QueueTree::of(&cluster.queues);
         let facts = ClusterSnapshot::of(now, cluster, &queues);
         Self {

@@ -54,7 +54,7 @@ impl ResourceShare {
     }
 }
 
-/// One queue.
+/// A queue's quota, usage and fair share.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueShare {
     /// Its name, the last tie-break.

@@ -109,7 +109,7 @@ impl ClusterCardSizes {
     }
 
     /// Whether a pod may count for fewer cards after a move: so with bytes, on cards of several sizes.
-    pub(crate) fn moves_shrink(&self) -> bool {
+    pub(crate) fn can_shrink_moves(&self) -> bool {
         self.asks_bytes && self.sizes.len() > 1
     }
 

@@ -51,10 +51,12 @@ pub(crate) fn solve(session: &mut Session<'_>, search: &VictimSearch<'_>) -> boo
     if tasks.is_empty() {
         return false;
     }
+    // A task that no node could hold even when empty would make every set of victims fail.
     if CapacityBound::of(session, &tasks).is_none() {
         return false;
     }
     let feasible = feasible_nodes(session, &search.job);
+    // Victims on one node disturb the fewest jobs. Victims on several nodes are tried only if none of those works.
     let mut selections = VictimSelection::ALL.into_iter();
     selections.any(|selection| solve_in(session, selection, search, &tasks, &feasible))
 }
@@ -92,6 +94,8 @@ fn grow(
 ) -> bool {
     let (mut solved, mut failed) = (0, tasks.len() + 1);
     let mut part = 1;
+    // A large gang needs many victims. The victims of a smaller part are a good start for the next larger one, so the
+    // search for each part is short.
     while failed - solved > 1 {
         let mark = session.state().mark();
         let found = probe(
@@ -130,6 +134,7 @@ fn probe(
 ) -> Option<Vec<VictimBatch>> {
     let view = part_of(session, &search.job, tasks);
     let job_order = JobOrder::of_victims(session, search.victims, search.may_leave);
+    // The recorded victims free room on nodes that have none yet.
     let mut nodes = feasible.clone();
     nodes.extend(nodes_of(session, recorded));
     let bound = CapacityBound::of(session, tasks)?;
@@ -154,7 +159,7 @@ fn probe(
 
 /// The job with its placed tasks and only these of its waiting tasks.
 fn part_of(session: &Session<'_>, job: &JobView, tasks: &[usize]) -> JobView {
-    let part = job.only(|task| session.state().has_place(task) || tasks.contains(&task));
+    let part = job.only(|task| session.state().has_node(task) || tasks.contains(&task));
     part.with_reachable_minimums(&session.facts().job(job.job).tree)
 }
 
@@ -210,15 +215,16 @@ fn attempt(
     let mut nodes = nodes.clone();
     nodes.extend(nodes_of(session, &batches));
     let nodes: Vec<usize> = nodes.into_iter().collect();
+    // Gangs that were short before do not count against this set of victims.
     let broken = broken_gangs(session, &batches);
     let mut has_evicted = false;
     for &task in batches.iter().flat_map(|batch| &batch.tasks) {
-        if session.state().has_place(task) {
+        if session.state().has_node(task) {
             has_evicted = true;
             evict(session, task);
         }
     }
-    if !has_evicted || !place_again(session, search.waiting, view, &batches, &nodes) {
+    if !has_evicted || !allocate_again(session, search.waiting, view, &batches, &nodes) {
         return None;
     }
     // A pod of the gang that stayed would only leave later, when the grace period is over.
@@ -258,7 +264,7 @@ fn broken_gangs(session: &Session<'_>, batches: &[VictimBatch]) -> BTreeSet<usiz
 }
 
 /// Places the job and as many of the victims as there is room for, in the order of their queues.
-fn place_again(
+fn allocate_again(
     session: &mut Session<'_>,
     waiting: &JobsByQueue,
     view: &JobView,
@@ -270,6 +276,7 @@ fn place_again(
     let victims: Vec<JobView> = victims
         .map(|job| session.facts().job(job).view.clone())
         .collect();
+    // The job takes its turn among its victims. A victim whose queue deserves more goes first and keeps its place.
     let jobs = victims.into_iter().chain([view.clone()]);
     let mut job_order = JobOrder::among(session, jobs, waiting);
     let returns_once = session.facts().settings().goes(KaiBehavior::ReturnsOnce);
@@ -295,5 +302,5 @@ fn has_lost(session: &Session<'_>, view: &JobView, batches: &[VictimBatch]) -> b
         .iter()
         .filter(|batch| batch.job == view.job)
         .flat_map(|batch| &batch.tasks);
-    tasks.any(|&task| !session.state().has_place(task))
+    tasks.any(|&task| !session.state().has_node(task))
 }

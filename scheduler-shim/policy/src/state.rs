@@ -65,7 +65,7 @@ impl SessionState {
             cards: CardKeys::default(),
             undo_log: UndoLog::default(),
         };
-        initial_placement::place_all(facts, &mut state);
+        initial_placement::add_all(facts, &mut state);
         state.initial = state.tasks.clone();
         state
     }
@@ -75,7 +75,7 @@ impl SessionState {
     }
 
     /// Whether a task runs, starts, or has a place that becomes free without another eviction.
-    pub(crate) fn has_place(&self, task: usize) -> bool {
+    pub(crate) fn has_node(&self, task: usize) -> bool {
         self.tasks[task].status.is_active_allocated()
     }
 

@@ -11,21 +11,21 @@ pub(crate) mod action;
 /// A decision of the policy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Decision {
-    /// Evict a pod.
+    /// End a pod, so that another can start.
     Evict {
         /// Its job.
         job: String,
         /// The pod.
         task: String,
     },
-    /// Bind a pod.
+    /// Start a pod on its node now.
     Bind {
         /// Its job.
         job: String,
         /// The pod.
         task: String,
         /// Its place.
-        place: TaskPlacement,
+        placement: TaskPlacement,
     },
     /// Reserve a place for a pod until others have left.
     Reserve {
@@ -34,7 +34,7 @@ pub enum Decision {
         /// The pod.
         task: String,
         /// Its place.
-        place: TaskPlacement,
+        placement: TaskPlacement,
     },
 }
 
@@ -50,5 +50,5 @@ pub struct TaskOutcome {
     /// Its status.
     pub status: TaskStatus,
     /// Where it is or will be.
-    pub place: Option<TaskPlacement>,
+    pub placement: Option<TaskPlacement>,
 }

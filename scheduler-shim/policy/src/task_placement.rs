@@ -18,7 +18,7 @@ pub struct TaskPlacement {
 }
 
 /// Where a task is or will be.
-pub(crate) fn place_of(
+pub(crate) fn placement_of(
     session: &Session<'_>,
     task: usize,
     state: &TaskState,

@@ -28,8 +28,10 @@ pub(crate) enum Presence {
 impl TaskState {
     /// The nodes of the task: the one that it has yet to leave, and the one that it has.
     pub(crate) fn presences(&self) -> impl Iterator<Item = (usize, Presence)> {
-        let leaves = self.leaves.as_ref();
-        let leaves = leaves.map(|(node, _)| (*node, Presence::Leaves));
+        let leaves = self
+            .leaves
+            .as_ref()
+            .map(|(node, _)| (*node, Presence::Leaves));
         let node = self.node.filter(|_| self.status.is_active());
         let presence = match self.status {
             TaskStatus::Releasing => Presence::Leaves,

@@ -135,7 +135,7 @@ fn domains_for(
         deepest
     };
     let common = domains.common(&valid, narrowest);
-    if !holds(session, &demand, domains.get(common)) {
+    if !fits(session, &demand, domains.get(common)) {
         return None;
     }
     let fullness = |domain: &TopologyDomain| fullness(session, &demand, domain);
@@ -145,7 +145,7 @@ fn domains_for(
     let depths = widest..=deepest.max(widest);
     let mut node_sets = Vec::new();
     for domain in domains.deepest_first(common) {
-        if !depths.contains(&domain.depth) || !holds(session, &demand, domain) {
+        if !depths.contains(&domain.depth) || !fits(session, &demand, domain) {
             continue;
         }
         // A required domain is the one where pods of the same sets already are.
@@ -203,14 +203,14 @@ fn demand(session: &Session<'_>, tasks: &[usize]) -> TaskDemand {
 }
 
 /// Whether a domain could hold the tasks, by a rough count.
-fn holds(session: &Session<'_>, demand: &TaskDemand, domain: &TopologyDomain) -> bool {
+fn fits(session: &Session<'_>, demand: &TaskDemand, domain: &TopologyDomain) -> bool {
     match &demand.largest {
         Some(largest) => {
             let nodes = domain.nodes.iter();
-            let places: i64 = nodes
+            let slots: i64 = nodes
                 .map(|&node| accommodates(session, demand, largest, node))
                 .sum();
-            places >= i64::try_from(demand.tasks).unwrap_or(i64::MAX)
+            slots >= i64::try_from(demand.tasks).unwrap_or(i64::MAX)
         }
         None => fullness(session, demand, domain) <= 1.0,
     }
@@ -228,23 +228,23 @@ fn accommodates(
     let soon = node_state.soon();
     let mut free_cards = soon.cards as f64;
     if *cards > 0.0 && *cards < 1.0 {
-        free_cards += node_state.room_of_shared();
+        free_cards += node_state.free_on_shared_cards();
     }
     let host = [
         (ask.cpu, soon.cpu),
         (ask.memory, soon.memory),
         (ask.pods, soon.pods),
     ];
-    let places = host
+    let slots = host
         .into_iter()
         .filter(|(ask, _)| *ask > 0)
         .map(|(ask, free)| free.max(0) / ask)
         .min();
-    let places = places.unwrap_or(i64::try_from(demand.tasks).unwrap_or(i64::MAX));
+    let slots = slots.unwrap_or(i64::try_from(demand.tasks).unwrap_or(i64::MAX));
     if *cards > 0.0 {
-        places.min((free_cards.max(0.0) / cards + 1e-9).floor() as i64)
+        slots.min((free_cards.max(0.0) / cards + 1e-9).floor() as i64)
     } else {
-        places
+        slots
     }
 }
 

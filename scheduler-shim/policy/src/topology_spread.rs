@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use crate::caches::topology_spread::{DomainCounts, TopologySpread};
-use crate::cluster::{PreferredTerm, SpreadConstraint, WeightedPreference};
+use crate::cluster::{PreferredTerm, SpreadConstraint};
 use crate::requests::matches_labels;
 use crate::session::Session;
 
@@ -19,14 +19,14 @@ impl DomainCounts {
     }
 
     /// Whether the constraint would hold.
-    pub(crate) fn has_room(&self, domain: usize) -> bool {
+    pub(crate) fn fits_when_freed(&self, domain: usize) -> bool {
         self.counts[domain].is_some() && self.with(domain) <= self.least.saturating_add(self.skew)
     }
 
     /// How well a preference would be met, from 0 to 1.
-    fn kept(&self, domain: usize) -> f64 {
+    fn score_factor(&self, domain: usize) -> f64 {
         match self.counts[domain] {
-            Some(_) => kept(self.with(domain).saturating_sub(self.least), self.skew),
+            Some(_) => score_factor(self.with(domain).saturating_sub(self.least), self.skew),
             None => 0.0,
         }
     }
@@ -35,8 +35,12 @@ impl DomainCounts {
 /// The pods in the domains over which a task is spread; `None` if it has no such rule.
 pub(crate) fn topology_spread(session: &Session<'_>, task: usize) -> Option<Rc<TopologySpread>> {
     let asked = session.facts().task(task).task;
-    let is_spread = |one: &WeightedPreference| matches!(one.wish, PreferredTerm::Even(_));
-    if asked.even.is_empty() && !asked.prefers.iter().any(is_spread) {
+    if asked.even.is_empty()
+        && !asked
+            .prefers
+            .iter()
+            .any(|one| matches!(one.term, PreferredTerm::Even(_)))
+    {
         return None;
     }
     let changes = session.state().affinity_counts().changes();
@@ -53,7 +57,7 @@ pub(crate) fn compute_topology_spread(
     let facts = session.facts();
     let asked = facts.task(task).task;
     let terms = facts.affinity_terms();
-    let part = terms.part(task)?;
+    let part = terms.of_task(task)?;
     let may_be: Vec<usize> = (0..facts.nodes().len())
         .filter(|&node| matches_labels(facts, task, node))
         .collect();
@@ -72,7 +76,7 @@ pub(crate) fn compute_topology_spread(
             .map(|(rule, &term)| domain_counts(session, task, rule, term, &in_all))
             .collect(),
         preferred: preferred
-            .map(|(one, term)| match (&one.wish, term) {
+            .map(|(one, term)| match (&one.term, term) {
                 (PreferredTerm::Even(rule), Some(term)) => {
                     Some(domain_counts(session, task, rule, *term, &may_be))
                 }
@@ -92,8 +96,11 @@ fn domain_counts(
     let matches_itself = session.facts().affinity_terms().matches(term, task);
     let domains = session.facts().affinity_terms().term(term);
     let by_node = session.state().affinity_counts().term(term).by_node();
-    let own = session.state().task(task).stays_on();
-    let own = own.filter(|_| matches_itself);
+    let own = session
+        .state()
+        .task(task)
+        .stays_on()
+        .filter(|_| matches_itself);
     let mut counts = vec![None; domains.domain_count()];
     for &node in may_be {
         if let Some(domain) = domains.domain(node) {
@@ -123,14 +130,14 @@ pub(crate) fn spread_score(
         let spread = spread?;
         let counts = spread.preferred[preference].as_ref()?;
         let terms = session.facts().affinity_terms();
-        let term = terms.part(spread.task)?.prefers[preference]?;
-        Some(counts.kept(terms.term(term).domain(node)?))
+        let term = terms.of_task(spread.task)?.prefers[preference]?;
+        Some(counts.score_factor(terms.term(term).domain(node)?))
     };
     met().unwrap_or(0.0)
 }
 
 /// How well this skew meets a preference for that one.
-fn kept(skew: u64, wanted: u64) -> f64 {
+fn score_factor(skew: u64, wanted: u64) -> f64 {
     if skew <= wanted {
         1.0
     } else {
@@ -145,9 +152,9 @@ mod tests {
     #[test]
     fn the_fuller_a_domain_the_less_a_pod_is_spread_there() {
         assert_eq!(
-            [0, 1, 2, 4].map(|skew| kept(skew, 1)),
+            [0, 1, 2, 4].map(|skew| score_factor(skew, 1)),
             [1.0, 1.0, 0.5, 0.25]
         );
-        assert_eq!([2, 4].map(|skew| kept(skew, 2)), [1.0, 0.5]);
+        assert_eq!([2, 4].map(|skew| score_factor(skew, 2)), [1.0, 0.5]);
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn zones_for(session: &Session<'_>, task: usize, node: usize) -> Opti
     if zones.count() == 0 {
         return Some(ZoneAssignment::new());
     }
-    zones.place(&zone_request(session.facts(), task, zones.scope))
+    zones.assign(&zone_request(session.facts(), task, zones.scope))
 }
 
 /// Starts a task on resources that are idle.
@@ -62,29 +62,29 @@ pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards
     let zones = zones_for(session, task, node).unwrap_or_default();
     let state = session.state().task(task);
     let is_leaving = state.status == TaskStatus::Releasing;
-    let place = state.node;
+    let node_before = state.node;
     let stays = is_leaving
-        && place == Some(node)
+        && node_before == Some(node)
         && state.cards == cards
         && (zones.is_empty() || state.zones == zones);
     let state = match state.was {
         Some(status @ (TaskStatus::Running | TaskStatus::Binding)) if stays => TaskState {
             status,
-            node: place,
+            node: node_before,
             cards,
             zones: state.zones.clone(),
             leaves: None,
             was: None,
         },
         // It was moved before, and now it is moved back.
-        Some(TaskStatus::Pipelined) if stays => back_in_place(session, task),
+        Some(TaskStatus::Pipelined) if stays => restored(session, task),
         was => TaskState {
             status: TaskStatus::Pipelined,
             node: Some(node),
             zones,
-            leaves: place
+            leaves: node_before
                 .filter(|_| is_leaving)
-                .map(|place| (place, state.cards.clone())),
+                .map(|node_before| (node_before, state.cards.clone())),
             cards,
             was,
         },
@@ -93,7 +93,7 @@ pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards
 }
 
 /// A task that was moved, as it was before the move.
-fn back_in_place(session: &Session<'_>, task: usize) -> TaskState {
+fn restored(session: &Session<'_>, task: usize) -> TaskState {
     let state = session.state();
     let moved = state.committed(task).filter(|state| state.leaves.is_some());
     match moved {

@@ -65,19 +65,23 @@ impl QueueTree {
             }
             false
         };
-        let kept: Vec<&String> = named.keys().filter(|name| connected(name)).collect();
+        let connected_names: Vec<&String> = named.keys().filter(|name| connected(name)).collect();
         let mut tree = Self {
             queues: Vec::new(),
-            children: vec![Vec::new(); kept.len()],
+            children: vec![Vec::new(); connected_names.len()],
             top: Vec::new(),
         };
-        for (place, name) in kept.iter().enumerate() {
+        for (index, name) in connected_names.iter().enumerate() {
             let (share, parent) = &named[*name];
             let parent = parent.as_ref();
-            let parent = parent.and_then(|parent| kept.iter().position(|kept| *kept == parent));
+            let parent = parent.and_then(|parent| {
+                connected_names
+                    .iter()
+                    .position(|connected_names| *connected_names == parent)
+            });
             match parent {
-                Some(parent) => tree.children[parent].push(place),
-                None => tree.top.push(place),
+                Some(parent) => tree.children[parent].push(index),
+                None => tree.top.push(index),
             }
             tree.queues.push(QueueShare {
                 parent,
@@ -95,7 +99,7 @@ impl QueueTree {
             .ok()
     }
 
-    /// A queue.
+    /// The queue with this number.
     #[must_use]
     pub fn get(&self, queue: usize) -> &QueueShare {
         &self.queues[queue]

@@ -53,7 +53,7 @@ impl UsageWindow {
 /// Sums over a part of the window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageBucket {
-    /// When it began.
+    /// When the bucket begins, since the epoch.
     pub start: Duration,
     /// When its last usage was recorded.
     pub end: Duration,
@@ -103,7 +103,7 @@ impl WindowedUsage {
 
     /// Records that from `from` until `to` the queues held `held` and the cluster had `capacity`. Earlier records
     /// stay, unless they began after `to`: then a clock was wrong.
-    pub fn note(
+    pub fn record(
         &mut self,
         from: Duration,
         to: Duration,
@@ -175,8 +175,10 @@ impl WindowedUsage {
     pub fn all(&self, now: Duration) -> BTreeMap<String, [f64; 3]> {
         let held = self.buckets.iter().flat_map(|bucket| bucket.held.keys());
         let names: BTreeSet<&String> = held.collect();
-        let used = |name: &String| (name.clone(), self.of(name, now));
-        names.into_iter().map(used).collect()
+        names
+            .into_iter()
+            .map(|name| (name.clone(), self.of(name, now)))
+            .collect()
     }
 
     /// What a queue used until `now`, as a part of the cluster's capacity: CPU, memory, GPU.
@@ -227,8 +229,8 @@ mod tests {
     #[test]
     fn a_part_of_the_card_hours_is_that_part_of_the_cluster() {
         let mut usage = WindowedUsage::new(UsageWindow::WEEK, None);
-        usage.note(HOUR, HOUR * 3, &held("a", 6.0), cards(10.0));
-        usage.note(HOUR * 3, HOUR * 11, &held("a", 1.5), cards(10.0));
+        usage.record(HOUR, HOUR * 3, &held("a", 6.0), cards(10.0));
+        usage.record(HOUR * 3, HOUR * 11, &held("a", 1.5), cards(10.0));
         let [cpu, memory, gpu] = usage.of("a", HOUR * 11);
         assert!((gpu - 0.24).abs() < 1e-9, "{gpu}");
         assert_eq!((cpu, memory, usage.of("b", HOUR * 11)[2]), (0.0, 0.0, 0.0));
@@ -237,8 +239,8 @@ mod tests {
     #[test]
     fn what_is_older_than_a_sliding_window_does_not_count() {
         let mut usage = WindowedUsage::new(UsageWindow::Sliding(HOUR * 10), None);
-        usage.note(Duration::ZERO, HOUR, &held("a", 10.0), cards(10.0));
-        usage.note(HOUR, HOUR * 30, &held("b", 10.0), cards(10.0));
+        usage.record(Duration::ZERO, HOUR, &held("a", 10.0), cards(10.0));
+        usage.record(HOUR, HOUR * 30, &held("b", 10.0), cards(10.0));
         assert_eq!(usage.of("a", HOUR * 30)[2], 0.0);
         assert_eq!(usage.of("b", HOUR * 30)[2], 1.0);
         assert!(usage.buckets.len() <= 169, "{}", usage.buckets.len());
@@ -251,7 +253,7 @@ mod tests {
             length: HOUR * 10,
         };
         let mut usage = WindowedUsage::new(window, None);
-        usage.note(HOUR, HOUR * 6, &held("a", 10.0), cards(10.0));
+        usage.record(HOUR, HOUR * 6, &held("a", 10.0), cards(10.0));
         assert_eq!(usage.of("a", HOUR * 10)[2], 1.0);
         assert_eq!(usage.of("a", HOUR * 11)[2], 0.0);
     }
@@ -262,8 +264,8 @@ mod tests {
         let mut usage = WindowedUsage::new(UsageWindow::Tumbling { start, length }, None);
         let quarter = HOUR / 4;
         let (before, after) = (length - quarter, length + quarter);
-        usage.note(before - quarter * 2, before, &held("a", 10.0), cards(10.0));
-        usage.note(before, after, &held("b", 10.0), cards(10.0));
+        usage.record(before - quarter * 2, before, &held("a", 10.0), cards(10.0));
+        usage.record(before, after, &held("b", 10.0), cards(10.0));
         assert_eq!(usage.of("a", after)[2], 0.0);
         assert_eq!(usage.of("b", after)[2], 1.0);
     }
@@ -271,12 +273,12 @@ mod tests {
     #[test]
     fn time_is_noted_once_whatever_clocks_say() {
         let mut usage = WindowedUsage::new(UsageWindow::WEEK, None);
-        usage.note(HOUR, HOUR * 3, &held("a", 10.0), cards(10.0));
-        usage.note(HOUR * 2, HOUR * 3, &held("b", 10.0), cards(10.0));
+        usage.record(HOUR, HOUR * 3, &held("a", 10.0), cards(10.0));
+        usage.record(HOUR * 2, HOUR * 3, &held("b", 10.0), cards(10.0));
         assert_eq!(usage.of("a", HOUR * 3)[2], 1.0);
         // The clock was an hour ahead, and is right again.
-        usage.note(HOUR, HOUR * 2 - HOUR / 2, &held("b", 10.0), cards(10.0));
-        usage.note(HOUR * 2, HOUR * 4, &held("b", 10.0), cards(10.0));
+        usage.record(HOUR, HOUR * 2 - HOUR / 2, &held("b", 10.0), cards(10.0));
+        usage.record(HOUR * 2, HOUR * 4, &held("b", 10.0), cards(10.0));
         let (a, b) = (usage.of("a", HOUR * 4)[2], usage.of("b", HOUR * 4)[2]);
         assert!(
             (a - 1.0 / 3.0).abs() < 1e-9 && (a + b - 1.0).abs() < 1e-9,
@@ -289,7 +291,7 @@ mod tests {
         let mut usage = WindowedUsage::new(UsageWindow::WEEK, None);
         for hour in 0..5 {
             let queue = if hour < 2 { "a" } else { "b" };
-            usage.note(
+            usage.record(
                 HOUR * hour,
                 HOUR * (hour + 1),
                 &held(queue, 4.0),
@@ -306,8 +308,8 @@ mod tests {
     #[test]
     fn usage_counts_for_half_when_it_is_a_half_life_old() {
         let mut usage = WindowedUsage::new(UsageWindow::WEEK, Some(HOUR * 24));
-        usage.note(Duration::ZERO, HOUR, &held("a", 10.0), cards(10.0));
-        usage.note(HOUR * 24, HOUR * 25, &held("b", 10.0), cards(10.0));
+        usage.record(Duration::ZERO, HOUR, &held("a", 10.0), cards(10.0));
+        usage.record(HOUR * 24, HOUR * 25, &held("b", 10.0), cards(10.0));
         let (old, new) = (usage.of("a", HOUR * 25)[2], usage.of("b", HOUR * 25)[2]);
         assert!((old * 2.0 - new).abs() < 1e-9, "{old} and {new}");
         assert!((old + new - 1.0).abs() < 1e-9, "{old} and {new}");
@@ -316,13 +318,13 @@ mod tests {
     #[test]
     fn a_store_that_is_read_back_says_the_same() {
         let mut usage = WindowedUsage::new(UsageWindow::WEEK, Some(HOUR));
-        usage.note(Duration::ZERO, HOUR * 5, &held("a", 3.0), cards(10.0));
+        usage.record(Duration::ZERO, HOUR * 5, &held("a", 3.0), cards(10.0));
         let mut again = WindowedUsage {
             buckets: usage.buckets.clone(),
             ..WindowedUsage::new(UsageWindow::WEEK, Some(HOUR))
         };
         for usage in [&mut usage, &mut again] {
-            usage.note(HOUR * 5, HOUR * 6, &held("a", 9.0), cards(10.0));
+            usage.record(HOUR * 5, HOUR * 6, &held("a", 9.0), cards(10.0));
         }
         assert_eq!(usage.of("a", HOUR * 6), again.of("a", HOUR * 6));
     }

@@ -17,10 +17,9 @@ pub(crate) struct CardDemand {
 #[derive(Clone, Debug)]
 struct NodeVictims {
     /// Cards that are free there, or would be without the victims.
-    room: f64,
+    free: f64,
     /// The order in which the nodes got their first victim.
-    seen: usize,
-    /// Their batches.
+    tried: usize,
     batches: Vec<usize>,
 }
 
@@ -34,7 +33,7 @@ pub(crate) struct VictimNodes {
     /// Nodes that the job may use without victims, and what is free on those of them without victims.
     feasible: BTreeSet<usize>,
     baseline: f64,
-    seen: usize,
+    tried: usize,
     /// The nodes in order, as of the last call of [`Self::sorted`].
     order: Vec<usize>,
 }
@@ -58,15 +57,15 @@ impl VictimNodes {
             freed,
             feasible: feasible.clone(),
             baseline: 0.0,
-            seen: 0,
+            tried: 0,
             order: Vec::new(),
         };
-        let rooms = feasible.iter().map(|&node| spans.room(session, node));
-        spans.baseline = rooms.sum();
+        let free_per_node = feasible.iter().map(|&node| spans.free(session, node));
+        spans.baseline = free_per_node.sum();
         spans
     }
 
-    fn room(&self, session: &Session<'_>, node: usize) -> f64 {
+    fn free(&self, session: &Session<'_>, node: usize) -> f64 {
         session.state().node(node).free_gpus() + self.freed.get(&node).copied().unwrap_or(0.0)
     }
 
@@ -75,25 +74,25 @@ impl VictimNodes {
         for &task in tasks {
             if let Some(node) = session.state().task(task).node {
                 if !self.by_node.contains_key(&node) {
-                    let room = self.room(session, node);
+                    let free = self.free(session, node);
                     if self.feasible.contains(&node) {
-                        self.baseline -= room;
+                        self.baseline -= free;
                     }
                     let span = NodeVictims {
-                        room,
-                        seen: self.seen,
+                        free,
+                        tried: self.tried,
                         batches: Vec::new(),
                     };
                     self.by_node.insert(node, span);
                 }
                 if let Some(span) = self.by_node.get_mut(&node) {
-                    span.room += session.state().gpus_of(session.facts(), task);
+                    span.free += session.state().gpus_of(session.facts(), task);
                     if span.batches.last() != Some(&batch) {
                         span.batches.push(batch);
                     }
                 }
             }
-            self.seen += 1;
+            self.tried += 1;
         }
     }
 
@@ -111,38 +110,38 @@ impl VictimNodes {
     /// Sorts the nodes, least room first. Returns how many of them to take: as few as could do, then more.
     pub(crate) fn sorted(&mut self) -> impl Iterator<Item = usize> {
         let least = self.demand.least;
-        let could = |span: &NodeVictims| least <= 0.0 || span.room + 1e-6 >= least;
+        let could = |span: &NodeVictims| least <= 0.0 || span.free + 1e-6 >= least;
         let mut nodes: Vec<(f64, usize, usize)> = self
             .by_node
             .iter()
             .filter(|(_, span)| could(span))
-            .map(|(&node, span)| (span.room, span.seen, node))
+            .map(|(&node, span)| (span.free, span.tried, node))
             .collect();
         nodes.sort_by(|left, right| {
-            let by_room = left.0.total_cmp(&right.0);
-            by_room.then_with(|| left.1.cmp(&right.1))
+            let by_free = left.0.total_cmp(&right.0);
+            by_free.then_with(|| left.1.cmp(&right.1))
         });
-        let rooms: Vec<f64> = nodes.iter().map(|(room, ..)| *room).collect();
+        let free_per_node: Vec<f64> = nodes.iter().map(|(free, ..)| *free).collect();
         self.order = nodes.into_iter().map(|(.., node)| node).collect();
-        counts(&rooms, self.demand.sum - self.baseline).into_iter()
+        counts(&free_per_node, self.demand.sum - self.baseline).into_iter()
     }
 }
 
 /// How many nodes to take: as few as could do, then more in growing steps.
-fn counts(rooms: &[f64], demand: f64) -> Vec<usize> {
+fn counts(free_per_node: &[f64], demand: f64) -> Vec<usize> {
     let mut sum = 0.0;
     let mut least = 0;
     while sum + 1e-6 < demand {
-        let Some(room) = rooms.get(least) else {
+        let Some(free) = free_per_node.get(least) else {
             return Vec::new();
         };
-        sum += room;
+        sum += free;
         least += 1;
     }
     let mut counts = vec![least];
     let (mut at, mut step) = (least, 1);
-    while at < rooms.len() {
-        at = (at + step).min(rooms.len());
+    while at < free_per_node.len() {
+        at = (at + step).min(free_per_node.len());
         step *= 2;
         counts.push(at);
     }

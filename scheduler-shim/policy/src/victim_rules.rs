@@ -152,11 +152,11 @@ pub(crate) fn lost(
     for (job, tasks) in by_job {
         let facts = session.facts().job(job);
         let Some(queue) = facts.queue else { continue };
-        let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut evicted: BTreeMap<usize, usize> = BTreeMap::new();
         let (mut core, mut elastic) = (Vec::new(), Vec::new());
         for task in tasks {
             let set = session.facts().task(task).set;
-            let count = seen.entry(set).or_default();
+            let count = evicted.entry(set).or_default();
             *count += 1;
             let part = if *count <= facts.view.minimum(set) {
                 &mut core
@@ -193,7 +193,7 @@ fn behind(session: &Session<'_>, victim: usize, running: &JobsByQueue) -> Resour
         .rev()
         .take_while(|&&job| session.facts().job(job).job.priority < facts.job.priority);
     let tasks = lower.flat_map(|&job| session.facts().job(job).view.all());
-    let held = tasks.filter(|&task| session.state().has_place(task));
+    let held = tasks.filter(|&task| session.state().has_node(task));
     held.filter_map(|task| session.state().charge(session.facts(), task))
         .sum()
 }
@@ -232,8 +232,8 @@ pub(crate) fn are_alike(session: &Session<'_>, left: usize, right: usize) -> boo
 /// What a victim loses, unless it only moves.
 fn loss_of(session: &Session<'_>, task: usize) -> Option<ResourceAmounts> {
     let state = session.state().task(task);
-    let moves = state.status.is_active_allocated();
-    if moves && session.facts().settings().consolidating_reclaim {
+    let is_moved = state.status.is_active_allocated();
+    if is_moved && session.facts().settings().consolidating_reclaim {
         return None;
     }
     session.state().charge(session.facts(), task)

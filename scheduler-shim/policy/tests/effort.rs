@@ -147,7 +147,7 @@ fn a_share_in_bytes_that_is_larger_than_any_card_makes_nobody_a_victim() {
 }
 
 /// A pod that everyone would make room for, but with affinity to a pod that does not exist.
-fn lonely(name: &str) -> Job {
+fn with_anti_affinity(name: &str) -> Job {
     let mut job = waits("all", 50, TaskGpuRequest::Whole(8), 1);
     name.clone_into(&mut job.name);
     name.clone_into(&mut job.tasks[0].name);
@@ -162,7 +162,11 @@ fn what_was_sought_in_vain_is_not_sought_again_for_a_twin() {
         let mut cluster = full(NODES);
         cluster.settings.search_effort = 100_000;
         let names = (0..count).map(|number| format!("twin-{number}"));
-        effort(cluster, names.map(|name| lonely(&name)).collect()).0
+        effort(
+            cluster,
+            names.map(|name| with_anti_affinity(&name)).collect(),
+        )
+        .0
     };
     let (one, many) = (twins(1), twins(200));
     assert!(one > 100_000, "{one}");
@@ -174,7 +178,7 @@ fn what_was_sought_in_vain_is_not_sought_again_for_a_twin() {
 fn a_search_ends_when_its_effort_is_spent() {
     let mut cluster = full(NODES);
     cluster.settings.search_effort = 10_000;
-    let (effort, decisions) = effort(cluster, vec![lonely("waiting")]);
+    let (effort, decisions) = effort(cluster, vec![with_anti_affinity("waiting")]);
     assert_eq!(decisions, 0);
     assert!(effort < 100_000, "{effort}");
 }
@@ -255,16 +259,18 @@ fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
         drop(session);
         assert!(effort < 30 * 20_000, "{effort}");
         for decision in &decisions {
-            let (name, place) = match decision {
+            let (name, placement) = match decision {
                 Decision::Evict { task, .. } => (task, None),
-                Decision::Bind { task, place, .. } => (task, Some(place)),
+                Decision::Bind {
+                    task, placement, ..
+                } => (task, Some(placement)),
                 Decision::Reserve { .. } => continue,
             };
             let tasks = cluster.jobs.iter_mut();
             let tasks = tasks.flat_map(|job| &mut Arc::make_mut(job).tasks);
             let task = tasks.into_iter().find(|task| task.name == *name).unwrap();
-            task.node = place.map(|place| place.node.clone());
-            task.status = match place {
+            task.node = placement.map(|placement| placement.node.clone());
+            task.status = match placement {
                 Some(_) => TaskStatus::Running,
                 None => TaskStatus::Pending,
             };

@@ -58,7 +58,7 @@ fn job(name: &str, cards: TaskGpuRequest, on: Option<&str>) -> Job {
 }
 
 /// The node that `new` gets beside the pods that are `there`.
-fn place(
+fn placement(
     shared: SharedCardPreference,
     nodes: Vec<Node>,
     new: TaskGpuRequest,
@@ -84,14 +84,14 @@ fn place(
     cluster.jobs.push(job("new", new, None).into());
     cluster.settings.shared_cards = shared;
     match step(Duration::ZERO, &cluster).as_slice() {
-        [Decision::Bind { place, .. }] => place.node.clone(),
+        [Decision::Bind { placement, .. }] => placement.node.clone(),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_hole_that_most_pods_could_use_is_left_to_them() {
-    let place = |shared| {
+    let placement = |shared| {
         let there = vec![
             job("on-a", part("0.4"), Some("a")),
             job("large-1", part("0.6"), Some("c")),
@@ -100,26 +100,26 @@ fn a_hole_that_most_pods_could_use_is_left_to_them() {
             job("small-2", part("0.4"), Some("d")),
         ];
         let nodes = ["a", "b", "c", "d"].map(|name| node(name, 1));
-        place(shared, nodes.to_vec(), part("0.3"), there)
+        placement(shared, nodes.to_vec(), part("0.3"), there)
     };
     // What would be left of the hole of 0.6 helps few pods; what is left of a whole card helps all.
-    assert_eq!(place(SharedCardPreference::BestFit), "a");
-    assert_eq!(place(SharedCardPreference::LeastFragments), "b");
+    assert_eq!(placement(SharedCardPreference::BestFit), "a");
+    assert_eq!(placement(SharedCardPreference::LeastFragments), "b");
 }
 
 #[test]
 fn whole_cards_are_taken_where_they_are_of_no_use_to_those_who_want_several() {
-    let place = |shared| {
+    let placement = |shared| {
         let there = vec![
             job("many-1", TaskGpuRequest::Whole(4), Some("c")),
             job("many-2", TaskGpuRequest::Whole(4), Some("d")),
             job("on-b", part("0.5"), Some("b")),
         ];
         let nodes = vec![node("a", 4), node("b", 7), node("c", 4), node("d", 4)];
-        place(shared, nodes, TaskGpuRequest::Whole(2), there)
+        placement(shared, nodes, TaskGpuRequest::Whole(2), there)
     };
     // Of four cards two would be left, useless to pods that want four. Of seven, five would be left, and a half
     // less.
-    assert_eq!(place(SharedCardPreference::BestFit), "a");
-    assert_eq!(place(SharedCardPreference::LeastFragments), "b");
+    assert_eq!(placement(SharedCardPreference::BestFit), "a");
+    assert_eq!(placement(SharedCardPreference::LeastFragments), "b");
 }

@@ -92,7 +92,7 @@ fn hours(weights: [f64; 2], hours: u32) -> [u32; 2] {
             }
         }
         let capacity = ResourceAmounts::new(0.0, 0.0, CARDS as f64);
-        usage.note(now, now + HOUR, &held, capacity);
+        usage.record(now, now + HOUR, &held, capacity);
     }
     had
 }

@@ -153,9 +153,9 @@ proptest! {
     #[test]
     fn nobody_leaves_who_could_have_stayed((cards, running, wanted) in filled()) {
         let (leaving, has_moves) = leavers(&cluster(cards, &running, wanted));
-        for spared in leaving.iter().filter(|_| !has_moves) {
-            let rest: Vec<usize> = leaving.iter().copied().filter(|one| one != spared).collect();
-            prop_assert!(!fits_without(cards, &running, &rest, wanted), "{spared} left in vain");
+        for spared_victims in leaving.iter().filter(|_| !has_moves) {
+            let rest: Vec<usize> = leaving.iter().copied().filter(|one| one != spared_victims).collect();
+            prop_assert!(!fits_without(cards, &running, &rest, wanted), "{spared_victims} left in vain");
         }
     }
 }

@@ -72,7 +72,6 @@ impl AgentConnector {
     }
 }
 
-/// One agent.
 #[derive(Debug)]
 pub(crate) struct AgentEndpoint {
     connector: AgentConnector,

@@ -25,9 +25,7 @@ pub(crate) struct AgentCard {
 /// The state of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AgentAllocationState {
-    /// Not committed yet.
     Reserved,
-    /// Committed.
     Allocated,
     /// Released, but its processes still run.
     Draining,
@@ -78,7 +76,6 @@ impl AgentStatus {
 #[derive(Clone, Debug)]
 pub(crate) struct TrackedAgent {
     pub(crate) status: AgentStatus,
-    /// Whether it answers.
     pub(crate) is_here: bool,
     /// When it was lost, or when it last came back.
     pub(crate) since: Duration,

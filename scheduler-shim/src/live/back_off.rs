@@ -23,7 +23,6 @@ struct BackOffDelay {
 pub(crate) struct BackOff(BTreeMap<String, BackOffDelay>);
 
 impl BackOff {
-    /// Records a failure.
     pub(crate) fn failed(&mut self, uid: &str, now: Duration) {
         let known = self.0.get(uid);
         let length = known.map_or(FIRST, |wait| (wait.length * 2).min(LONGEST));

@@ -126,7 +126,7 @@ impl CaStore {
     ) -> Result<Option<Arc<ClientConfig>>, CaError> {
         let kept = self.renew().await?;
         // Agents must know a CA before it signs anything.
-        self.publish(&kept.authorities()).await?;
+        self.publish(&kept.trust_bundle()).await?;
         let is_new = sign.send_if_modified(|known| {
             let is_new = *known != kept;
             known.clone_from(&kept);
@@ -153,7 +153,7 @@ impl CaStore {
             return Ok(None);
         };
         info!(is_due, "Scheduler certificate renewed");
-        let config = tls::client(&own.certificate, &own.key, &kept.authorities())?;
+        let config = tls::client(&own.certificate, &own.key, &kept.trust_bundle())?;
         Ok(Some(config))
     }
 
@@ -174,11 +174,11 @@ impl CaStore {
     }
 
     /// Publishes the CA certificates to trust.
-    async fn publish(&self, authorities: &str) -> Result<(), CaError> {
+    async fn publish(&self, trust_bundle: &str) -> Result<(), CaError> {
         let maps: Api<ConfigMap> = self.api();
         let found = maps.get_opt(identity::AUTHORITY).await;
         let found = found.map_err(api("read", "ConfigMap"))?;
-        let data = BTreeMap::from([(identity::AUTHORITIES.to_owned(), authorities.to_owned())]);
+        let data = BTreeMap::from([(identity::AUTHORITIES.to_owned(), trust_bundle.to_owned())]);
         if found.as_ref().and_then(|found| found.data.as_ref()) == Some(&data) {
             return Ok(());
         }

@@ -70,12 +70,16 @@ impl ClusterModel {
                         |pod: &PodRef| !self.spares_all && !self.ending.contains_key(&pod.uid);
                     plan.evictions.extend(pod.filter(is_new));
                 }
-                Decision::Bind { job, task, place } => {
-                    let is_admitted = self.enters(&mut occupancy, &task, &place.node);
+                Decision::Bind {
+                    job,
+                    task,
+                    placement,
+                } => {
+                    let is_admitted = self.enters(&mut occupancy, &task, &placement.node);
                     let start = tasks
                         .get(task.as_str())
                         .filter(|_| is_admitted)
-                        .and_then(|task| self.start(now, &mut assigner, task, &place));
+                        .and_then(|task| self.start(now, &mut assigner, task, &placement));
                     let unit = units.entry(job).or_insert_with(|| Some(Vec::new()));
                     match (unit.as_mut(), start) {
                         (Some(unit), Some(start)) => unit.push(start),
@@ -115,18 +119,18 @@ impl ClusterModel {
         now: Duration,
         assigner: &mut CardAssigner,
         task: &Task,
-        place: &TaskPlacement,
+        placement: &TaskPlacement,
     ) -> Option<PendingBind> {
         let pod = self.pod(&task.name)?;
         if self.back_off.is_delayed(&pod.uid, now) {
             return None;
         }
         let nothing = AgentStatus::default();
-        let agent = self.agents.of(&place.node);
+        let agent = self.agents.of(&placement.node);
         let cards = match agent {
-            Some(agent) => assigner.take(&agent.status, task, place)?,
+            Some(agent) => assigner.take(&agent.status, task, placement)?,
             None if matches!(task.cards, TaskGpuRequest::Shared { .. }) => return None,
-            None => assigner.take(&nothing, &Task::default(), place)?,
+            None => assigner.take(&nothing, &Task::default(), placement)?,
         };
         let received = match task.cards {
             TaskGpuRequest::None => None,
@@ -134,8 +138,8 @@ impl ClusterModel {
             TaskGpuRequest::Shared { .. } => Some(FRACTION),
             TaskGpuRequest::Partitions(_) => Some(PARTITION),
         };
-        let mut start = PendingBind::new(pod, place.node.clone(), cards, received);
-        start.zones.clone_from(&place.zones);
+        let mut start = PendingBind::new(pod, placement.node.clone(), cards, received);
+        start.zones.clone_from(&placement.zones);
         start.volumes = self.volumes(&start)?;
         start.joins = self.joins(&start.pod);
         Some(start)

@@ -30,13 +30,11 @@ impl PodRef {
         }
     }
 
-    /// Namespace and name.
     pub(crate) fn full(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 }
 
-/// Something that happened.
 #[derive(Clone, Debug)]
 pub(crate) enum SchedulerEvent {
     /// An object was created or changed.
@@ -85,14 +83,13 @@ pub(crate) struct StatusUpdate {
     pub(crate) warning: Option<String>,
 }
 
-/// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SchedulerEffect {
     /// Reserve shares for a pod at a node's agent; the answer is an event.
     Allocate {
         node: String,
         pod: PodRef,
-        /// Cards with bytes.
+        /// The cards and how many bytes of each.
         shares: Vec<CardShare>,
     },
     /// Tie an allocation to its pod.
@@ -101,8 +98,10 @@ pub(crate) enum SchedulerEffect {
         id: String,
         pod: PodRef,
     },
-    /// Release an allocation.
-    Release { node: String, id: String },
+    Release {
+        node: String,
+        id: String,
+    },
     /// Bind a pod, with what is written on it; the answer is an event.
     Bind {
         node: String,
@@ -119,7 +118,6 @@ pub(crate) enum SchedulerEffect {
     },
     /// Evict a pod; the answer is an event.
     Evict(PodRef),
-    /// Write a status.
     WriteStatus(StatusUpdate),
     /// Publish an event about a pod.
     PublishEvent {
@@ -153,7 +151,6 @@ pub(crate) enum AgentReadiness {
 /// The reason of an event about a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PodEventReason {
-    /// It is bound.
     Scheduled,
     /// It waits, and why.
     Unschedulable,

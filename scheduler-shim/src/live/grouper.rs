@@ -53,7 +53,6 @@ pub(crate) struct GroupMembership {
 /// A write about a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GroupWrite {
-    /// Create the object.
     Create(Value),
     /// Create the object at once, without waiting for bindings.
     Found(Value),

@@ -36,7 +36,6 @@ struct AgentHeartbeat {
     at: Duration,
     /// When it was first seen.
     observed: Duration,
-    /// The object's version.
     version: String,
     /// Whether the object says that its agent is silent.
     is_reported: bool,
@@ -74,7 +73,6 @@ impl AgentHeartbeats {
             .for_each(|heartbeat| heartbeat.observed = now);
     }
 
-    /// Forgets a node.
     pub(crate) fn gone(&mut self, node: &str) {
         self.0.remove(node);
     }

@@ -67,7 +67,6 @@ struct ObservedLease {
 
 /// The result of a try to take the lease.
 enum AcquireResult {
-    /// It is ours.
     Ours(Box<Object>),
     /// Another holds it, for this much longer if it is not renewed.
     Held(String, Duration),

@@ -207,7 +207,6 @@ impl SchedulerMetrics {
         self.bound.observe(took.as_secs_f64() * 1000.0);
     }
 
-    /// Counts an eviction.
     pub(crate) fn evicted(&self) {
         self.evicted.inc();
     }

@@ -27,7 +27,6 @@ use apportion_model::pods;
 /// too soon would evict another pod for the same need.
 const SHOWN_WITHIN: Duration = Duration::from_secs(300);
 
-/// A requested eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PendingEviction {
     /// The API server has not answered yet. It will: every request ends in an answer.
@@ -46,7 +45,6 @@ impl PendingEviction {
     }
 }
 
-/// The cluster.
 #[derive(Debug)]
 pub(crate) struct ClusterModel {
     pub(crate) inventory: ObjectInventory,
@@ -71,7 +69,6 @@ pub(crate) struct ClusterModel {
     pub(crate) reported: BTreeMap<(String, String, String), (Value, Duration)>,
     /// The last message about each waiting pod, and when.
     pub(crate) last_events: BTreeMap<String, (String, Duration)>,
-    /// Pods by UID.
     pub(crate) pods: BTreeMap<String, PodRef>,
     /// Pods that were seen on a node, by node, as namespace and name.
     pub(crate) placed: BTreeMap<String, BTreeSet<(String, String)>>,
@@ -85,7 +82,6 @@ pub(crate) struct ClusterModel {
 }
 
 impl ClusterModel {
-    /// An empty model.
     pub(crate) fn new(schedulers: Vec<String>) -> Self {
         let mut warnings = ObjectWarnings::default();
         let mut inventory = ObjectInventory::of(Vec::new(), &mut warnings);
@@ -114,7 +110,6 @@ impl ClusterModel {
         }
     }
 
-    /// Applies an event.
     pub(crate) fn apply(&mut self, now: Duration, event: SchedulerEvent) -> Vec<SchedulerEffect> {
         match event {
             SchedulerEvent::Applied(json) => self.applied(now, json),

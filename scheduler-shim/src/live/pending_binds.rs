@@ -107,7 +107,6 @@ pub(crate) struct BindOutcome {
     pub(crate) withdrawn: Vec<PodRef>,
 }
 
-/// All pending binds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingBinds {
     by_uid: BTreeMap<String, PendingBind>,

@@ -40,9 +40,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// What a caller wants to know.
 #[derive(Debug)]
 pub(crate) enum QueryKind {
-    /// All objects.
     Snapshot,
-    /// The metrics.
     Metrics,
     /// Why a pod is where it is, or waits; the flag asks for JSON.
     Explain(String, bool),

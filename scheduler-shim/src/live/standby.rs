@@ -45,7 +45,6 @@ pub(super) struct StandbyScheduler {
 }
 
 impl StandbyScheduler {
-    /// Starts the watches.
     pub(super) fn start(client: Client, asked: &SchedulerRunOptions) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         let others = watch::start(client.clone(), sender.clone());
@@ -87,7 +86,6 @@ impl StandbyScheduler {
         let _ = self.model.apply(now(), event);
     }
 
-    /// Becomes the leader.
     pub(super) fn lead(
         mut self,
         asked: &SchedulerRunOptions,

@@ -34,11 +34,9 @@ const LONGEST: Duration = Duration::from_secs(5 * 60);
 const OFTEN: Duration = Duration::from_secs(5);
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// Records the usage.
 #[derive(Clone, Debug)]
 pub(crate) struct UsageRecorder {
     usage: UsageHistory,
-    /// The last sample.
     last_sample: Option<UsageSample>,
     /// Whether the stored history was read.
     is_read: bool,
@@ -53,7 +51,6 @@ struct UsageSample {
 }
 
 impl UsageRecorder {
-    /// An empty history.
     pub(crate) const fn new(params: UsageParams) -> Self {
         Self {
             usage: UsageHistory::new(params),
@@ -105,7 +102,9 @@ impl UsageRecorder {
         if let Some(last) = self.last_sample.replace(last_sample)
             && now.saturating_sub(last.at) <= LONGEST
         {
-            self.usage.usage.note(last.at, now, &last.held, last.total);
+            self.usage
+                .usage
+                .record(last.at, now, &last.held, last.total);
         }
         self.usage.settle(now);
         let often = self.usage.usage.bucket().clamp(OFTEN, SELDOM);

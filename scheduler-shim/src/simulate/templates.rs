@@ -189,7 +189,7 @@ impl PodTemplateSource {
             1 => "its pods are not given; one is simulated from its template".to_owned(),
             many => format!("its pods are not given; {many} are simulated from its template"),
         };
-        warnings.note(object, message);
+        warnings.add(object, message);
         made
     }
 }

@@ -1,4 +1,4 @@
-//! The options of whoever runs the scheduler, and past usage.
+//! The options of the user who runs the scheduler, and past usage.
 
 use std::process::Command;
 

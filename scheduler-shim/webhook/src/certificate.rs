@@ -18,8 +18,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const LIFE: Duration = DAY.saturating_mul(90);
 const RENEW: Duration = DAY.saturating_mul(30);
 /// The same for the CA.
-const AUTHORITY_LIFE: Duration = DAY.saturating_mul(3650);
-const AUTHORITY_RENEW: Duration = DAY.saturating_mul(365);
+const CA_LIFE: Duration = DAY.saturating_mul(3650);
+const CA_RENEW: Duration = DAY.saturating_mul(365);
 /// The clocks of other machines may be behind.
 const SKEW: Duration = Duration::from_secs(60 * 60);
 
@@ -27,9 +27,9 @@ const SKEW: Duration = Duration::from_secs(60 * 60);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredCertificates {
     /// What the API server must trust: our CA, and the one before it.
-    pub authorities: String,
+    pub trust_bundle: String,
     /// The key of the first CA.
-    pub authority_key: String,
+    pub ca_key: String,
     /// The certificate that we show.
     pub certificate: String,
     /// Its key.
@@ -52,35 +52,33 @@ pub fn renewed(
 ) -> Result<StoredCertificates, CertificateError> {
     let mut next = kept.clone();
     let is_fresh = |pem: &str, left| ends(pem).is_some_and(|end| end > now + left);
-    let mut authority_key = KeyPair::from_pem(&kept.authority_key).ok();
-    if authority_key.is_none() || !is_fresh(&kept.authorities, AUTHORITY_RENEW) {
+    let mut ca_key = KeyPair::from_pem(&kept.ca_key).ok();
+    if ca_key.is_none() || !is_fresh(&kept.trust_bundle, CA_RENEW) {
         let key = KeyPair::generate()?;
-        let fresh = authority(now).self_signed(&key)?.pem();
+        let fresh = ca_params(now).self_signed(&key)?.pem();
         // Without its key the old CA can sign nothing more, so it is dropped.
-        let before = authority_key
-            .as_ref()
-            .and_then(|_| first(&kept.authorities));
-        next.authorities = fresh + before.as_deref().unwrap_or_default();
-        next.authority_key = key.serialize_pem();
-        if authority_key.is_none() {
+        let before = ca_key.as_ref().and_then(|_| first(&kept.trust_bundle));
+        next.trust_bundle = fresh + before.as_deref().unwrap_or_default();
+        next.ca_key = key.serialize_pem();
+        if ca_key.is_none() {
             next.certificate.clear();
         }
-        authority_key = Some(key);
+        ca_key = Some(key);
     }
-    let Some(authority_key) = authority_key else {
+    let Some(ca_key) = ca_key else {
         return Ok(next);
     };
     let is_named = names.iter().all(|name| shows(&next.certificate, name));
     if !is_named || !is_fresh(&next.certificate, RENEW) {
         let key = KeyPair::generate()?;
-        let issuer = Issuer::new(authority(now), authority_key);
+        let issuer = Issuer::new(ca_params(now), ca_key);
         next.certificate = leaf(names, now)?.signed_by(&key, &issuer)?.pem();
         next.key = key.serialize_pem();
     }
     Ok(next)
 }
 
-fn authority(now: SystemTime) -> CertificateParams {
+fn ca_params(now: SystemTime) -> CertificateParams {
     let mut params = CertificateParams::default();
     params
         .distinguished_name
@@ -88,7 +86,7 @@ fn authority(now: SystemTime) -> CertificateParams {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.not_before = (now - SKEW).into();
-    params.not_after = (now + AUTHORITY_LIFE).into();
+    params.not_after = (now + CA_LIFE).into();
     params
 }
 
@@ -172,8 +170,8 @@ mod tests {
         let kept = renewed(&StoredCertificates::default(), &names(), now()).unwrap();
         let later = renewed(&kept, &names(), now() + DAY * 61).unwrap();
         assert_ne!(later.certificate, kept.certificate);
-        assert_eq!(later.authorities, kept.authorities);
-        assert_eq!(later.authority_key, kept.authority_key);
+        assert_eq!(later.trust_bundle, kept.trust_bundle);
+        assert_eq!(later.ca_key, kept.ca_key);
     }
 
     #[test]
@@ -181,12 +179,12 @@ mod tests {
         let kept = renewed(&StoredCertificates::default(), &names(), now()).unwrap();
         let before = renewed(&kept, &names(), now() + DAY * 3280).unwrap();
         let after = renewed(&before, &names(), now() + DAY * 3286).unwrap();
-        assert!(after.authorities.ends_with(&before.authorities));
-        assert_ne!(after.authority_key, before.authority_key);
+        assert!(after.trust_bundle.ends_with(&before.trust_bundle));
+        assert_ne!(after.ca_key, before.ca_key);
         assert_eq!(after.certificate, before.certificate, "it is still good");
         let next = renewed(&after, &names(), now() + DAY * 3350).unwrap();
         assert_ne!(next.certificate, before.certificate);
-        assert_eq!(next.authorities, after.authorities);
+        assert_eq!(next.trust_bundle, after.trust_bundle);
     }
 
     #[test]
@@ -202,12 +200,12 @@ mod tests {
     #[test]
     fn what_is_spoilt_is_made_anew() {
         let spoilt = StoredCertificates {
-            authorities: "?".to_owned(),
+            trust_bundle: "?".to_owned(),
             certificate: "?".to_owned(),
             ..StoredCertificates::default()
         };
         let fresh = renewed(&spoilt, &names(), now()).unwrap();
         assert_eq!(ends(&fresh.certificate), Some(now() + LIFE));
-        assert_eq!(ends(&fresh.authorities), Some(now() + AUTHORITY_LIFE));
+        assert_eq!(ends(&fresh.trust_bundle), Some(now() + CA_LIFE));
     }
 }

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use crate::certificate::{CertificateError, StoredCertificates, renewed};
 
 /// The keys of the Secret.
-const AUTHORITIES: &str = "ca.crt";
-const AUTHORITY_KEY: &str = "ca.key";
+const TRUST_BUNDLE: &str = "ca.crt";
+const CA_KEY: &str = "ca.key";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
@@ -39,7 +39,7 @@ pub enum CertificateStoreError {
     /// A file cannot be read.
     #[error("failed to read {path}")]
     File {
-        /// The file.
+        /// The file with the certificate or the key.
         path: PathBuf,
         /// The reason.
         source: std::io::Error,
@@ -70,7 +70,6 @@ pub(crate) struct ServingCertificate {
 pub(crate) enum CertificateStore {
     /// `tls.crt` and `tls.key` in a folder.
     Files(PathBuf),
-    /// A Secret.
     Secret(Box<SecretCertificateStore>),
 }
 
@@ -103,7 +102,7 @@ impl CertificateStore {
             }),
             Self::Secret(secret) => {
                 let kept = secret.renew().await?;
-                secret.make_trusted(&kept.authorities).await?;
+                secret.make_trusted(&kept.trust_bundle).await?;
                 Ok(ServingCertificate {
                     certificate: kept.certificate,
                     key: kept.key,
@@ -166,14 +165,14 @@ impl SecretCertificateStore {
     }
 
     /// Writes the CA into the webhook configurations.
-    async fn make_trusted(&self, authorities: &str) -> Result<(), CertificateStoreError> {
-        self.trust_in::<ValidatingWebhookConfiguration>(authorities)
+    async fn make_trusted(&self, trust_bundle: &str) -> Result<(), CertificateStoreError> {
+        self.trust_in::<ValidatingWebhookConfiguration>(trust_bundle)
             .await?;
-        self.trust_in::<MutatingWebhookConfiguration>(authorities)
+        self.trust_in::<MutatingWebhookConfiguration>(trust_bundle)
             .await
     }
 
-    async fn trust_in<K>(&self, authorities: &str) -> Result<(), CertificateStoreError>
+    async fn trust_in<K>(&self, trust_bundle: &str) -> Result<(), CertificateStoreError>
     where
         K: Resource<DynamicType = ()>
             + Clone
@@ -190,7 +189,7 @@ impl SecretCertificateStore {
         };
         let version = found.resource_version();
         let json = serde_json::to_value(&found).unwrap_or_default();
-        let Some(patch) = trusting(&json, authorities, version.as_deref()) else {
+        let Some(patch) = trusting(&json, trust_bundle, version.as_deref()) else {
             return Ok(());
         };
         let params = PatchParams::default();
@@ -200,8 +199,8 @@ impl SecretCertificateStore {
 }
 
 /// The patch that makes a configuration trust our CA; `None` if it does already.
-fn trusting(configuration: &Value, authorities: &str, version: Option<&str>) -> Option<Value> {
-    let bundle = json!(ByteString(authorities.as_bytes().to_vec()));
+fn trusting(configuration: &Value, trust_bundle: &str, version: Option<&str>) -> Option<Value> {
+    let bundle = json!(ByteString(trust_bundle.as_bytes().to_vec()));
     let mut webhooks = configuration["webhooks"].clone();
     for webhook in webhooks.as_array_mut()? {
         webhook["clientConfig"]["caBundle"] = bundle.clone();
@@ -217,8 +216,8 @@ fn unpacked(secret: &Secret) -> StoredCertificates {
         text.unwrap_or_default()
     };
     StoredCertificates {
-        authorities: text(AUTHORITIES),
-        authority_key: text(AUTHORITY_KEY),
+        trust_bundle: text(TRUST_BUNDLE),
+        ca_key: text(CA_KEY),
         certificate: text(CERTIFICATE),
         key: text(KEY),
     }
@@ -226,8 +225,8 @@ fn unpacked(secret: &Secret) -> StoredCertificates {
 
 fn data(kept: &StoredCertificates) -> BTreeMap<String, ByteString> {
     [
-        (AUTHORITIES, &kept.authorities),
-        (AUTHORITY_KEY, &kept.authority_key),
+        (TRUST_BUNDLE, &kept.trust_bundle),
+        (CA_KEY, &kept.ca_key),
         (CERTIFICATE, &kept.certificate),
         (KEY, &kept.key),
     ]

@@ -14,7 +14,7 @@ use crate::review::{AdmissionRequest, AdmissionResponse};
 /// The kinds of review, one for each path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReviewKind {
-    /// Mutate a pod.
+    /// Fill in and check a pod.
     CompletePod,
     /// Validate a pod.
     JudgePod,
@@ -161,15 +161,17 @@ fn judge_pod(request: &AdmissionRequest, rules: &AdmissionRules) -> Read<Admissi
         "UPDATE" => validate_update(&Pod::read(&request.old_object)?, &pod, &rules.settings),
         _ => validate(&pod, &rules.settings),
     };
-    let mut said = ignored::durations(&request.object);
+    let mut found = ignored::durations(&request.object);
     if request.operation == "CREATE" {
-        said.extend(warnings(&pod));
+        found.extend(warnings(&pod));
     }
-    let taken = || AdmissionResponse {
-        warnings: said,
-        ..AdmissionResponse::default()
-    };
-    Ok(judged.err().map_or_else(taken, AdmissionResponse::refused))
+    Ok(judged.err().map_or_else(
+        || AdmissionResponse {
+            warnings: found,
+            ..AdmissionResponse::default()
+        },
+        AdmissionResponse::refused,
+    ))
 }
 
 fn judge_queue(
@@ -183,8 +185,10 @@ fn judge_queue(
             .err()
             .map_or_else(AdmissionResponse::default, AdmissionResponse::refused));
     }
-    let old = Some(&request.old_object).filter(|old| !old.is_null());
-    let old = old.map(ReviewedQueue::deserialize).transpose()?;
+    let old = Some(&request.old_object)
+        .filter(|old| !old.is_null())
+        .map(ReviewedQueue::deserialize)
+        .transpose()?;
     let queue = ReviewedQueue::deserialize(&request.object)?;
     let verdict = queue::check(old.as_ref(), &queue, queues, rules.compare_quotas);
     Ok(AdmissionResponse {

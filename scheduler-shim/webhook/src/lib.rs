@@ -54,9 +54,7 @@ const LINGER: Duration = Duration::from_secs(3);
 enum WebhookReadiness {
     /// Not yet: there is no certificate.
     Waiting,
-    /// Yes.
     Ready,
-    /// No longer.
     Ending,
 }
 
@@ -116,7 +114,7 @@ pub enum WebhookError {
 /// The addresses in use, with the ports that the system chose.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenAddresses {
-    /// For reviews.
+    /// Where the API server sends its reviews.
     pub questions: SocketAddr,
     /// For health and metrics.
     pub health: SocketAddr,
@@ -138,14 +136,14 @@ pub async fn run(
         questions: address(&listener, options.listen),
         health: address(&health, options.health),
     });
-    let (keeper, queues) = keeper(options.certificates).await?;
+    let (certificate_store, queues) = certificate_store(options.certificates).await?;
     let (ready, is_ready) = watch::channel(WebhookReadiness::Waiting);
     let ready = Arc::new(ready);
     let (show, shown) = watch::channel(None);
     let service = Arc::new(WebhookContext::new(options.rules, queues, is_ready));
     let health = tokio::spawn(server::serve_health(health, service.clone()));
     let renewing = tokio::spawn(keep_showing(
-        keeper,
+        certificate_store,
         options.client_ca,
         show,
         ready.clone(),
@@ -165,7 +163,7 @@ pub async fn run(
 
 type SharedQueueLookup = Arc<dyn QueueLookup + Send + Sync>;
 
-async fn keeper(
+async fn certificate_store(
     certificates: CertificateSource,
 ) -> Result<(CertificateStore, SharedQueueLookup), WebhookError> {
     match certificates {
@@ -178,24 +176,28 @@ async fn keeper(
             names,
             configurations,
         } => {
-            let client = Client::try_default().await;
-            let client = client.map_err(|error| WebhookError::Client(Box::new(error)))?;
+            let client = Client::try_default()
+                .await
+                .map_err(|error| WebhookError::Client(Box::new(error)))?;
             let queues = queues::follow(client.clone());
-            let keeper = SecretCertificateStore {
+            let certificate_store = SecretCertificateStore {
                 client,
                 namespace,
                 name: secret,
                 names,
                 configurations,
             };
-            Ok((CertificateStore::Secret(Box::new(keeper)), queues))
+            Ok((
+                CertificateStore::Secret(Box::new(certificate_store)),
+                queues,
+            ))
         }
     }
 }
 
 /// Loads each new certificate and shows it.
 async fn keep_showing(
-    keeper: CertificateStore,
+    certificate_store: CertificateStore,
     client_ca: Option<PathBuf>,
     show: watch::Sender<Option<Arc<ServerConfig>>>,
     ready: Arc<watch::Sender<WebhookReadiness>>,
@@ -203,7 +205,7 @@ async fn keep_showing(
 ) {
     let mut last: Option<ServingCertificate> = None;
     loop {
-        match keeper.current(client_ca.as_deref()).await {
+        match certificate_store.current(client_ca.as_deref()).await {
             Ok(current) if last.as_ref() == Some(&current) => {}
             Ok(current) => match tls::config(
                 &current.certificate,

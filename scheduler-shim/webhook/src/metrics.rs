@@ -131,8 +131,8 @@ mod tests {
             assert!(asked.len() > 2, "{file}: {asked:?}");
             for name in asked {
                 let name = name.trim_end_matches("_bucket").trim_end_matches("_total");
-                let told = format!("# HELP {name} ");
-                assert!(text.contains(&told), "{file} asks for {name}");
+                let help = format!("# HELP {name} ");
+                assert!(text.contains(&help), "{file} asks for {name}");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Reads the parts of an object that rules look at, and skips the others.
 //!
-//! Whoever may create pods chooses the size of a review, and parsed JSON takes many times the memory of its text. So of
+//! A user who may create pods chooses the size of a review, and parsed JSON takes many times the memory of its text. So of
 //! pods only the fields that `apportion-admission` knows are kept. No element of a kept list is dropped: the patch
 //! names the same paths with and without the rest. The memory of what is kept is bounded, and so is the number of
 //! containers.
@@ -67,7 +67,6 @@ impl ObjectBudget {
 pub(crate) enum ObjectPart {
     /// A part of which everything is kept.
     Whole,
-    /// A pod.
     Pod,
     Metadata,
     Spec,

@@ -95,7 +95,6 @@ pub struct WebhookListenError {
     source: std::io::Error,
 }
 
-/// Binds a listener.
 pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, WebhookListenError> {
     let listener = TcpListener::bind(address).await;
     listener.map_err(|source| WebhookListenError { address, source })
@@ -120,17 +119,17 @@ pub(crate) async fn serve_questions(
         };
         let (watcher, service) = (open.watcher(), service.clone());
         tokio::spawn(async move {
-            let mut seat = service.asking.take(from.ip());
+            let mut permit = service.asking.take(from.ip());
             let shaken = tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream));
             let shaken = tokio::select! {
                 shaken = shaken => shaken,
-                () = seat.lost() => return service.metrics.count_dropped(),
+                () = permit.lost() => return service.metrics.count_dropped(),
             };
             match shaken {
                 Ok(Ok(stream)) => {
                     let (sit, seats) = mpsc::channel(SEATS);
                     let connection = connection(stream, from.ip(), sit, service.clone());
-                    watch(watcher.watch(connection), seat, seats, &service).await;
+                    watch(watcher.watch(connection), permit, seats, &service).await;
                 }
                 Ok(Err(problem)) => debug!(%problem, "TLS handshake failed"),
                 Err(_) => debug!("TLS handshake timed out"),
@@ -146,7 +145,7 @@ pub(crate) async fn serve_questions(
 /// Serves a connection until it ends, loses its permit to another, or sends nothing in time.
 async fn watch(
     connection: impl Future<Output = Result<(), hyper::Error>>,
-    mut seat: ConnectionPermit,
+    mut permit: ConnectionPermit,
     mut seats: mpsc::Receiver<ConnectionPermit>,
     service: &WebhookContext,
 ) {
@@ -156,8 +155,8 @@ async fn watch(
     loop {
         tokio::select! {
             ended = &mut connection => return log_early_end(ended),
-            () = seat.lost() => return service.metrics.count_dropped(),
-            Some(next) = seats.recv() => (seat, has_asked) = (next, true),
+            () = permit.lost() => return service.metrics.count_dropped(),
+            Some(next) = seats.recv() => (permit, has_asked) = (next, true),
             () = &mut silence, if !has_asked => return debug!("Connection did not ask in time"),
         }
     }
@@ -206,7 +205,7 @@ fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 async fn question(request: Request<Incoming>, service: &WebhookContext) -> Response<Text> {
     let started = Instant::now();
     let Some(question) = ReviewKind::at(request.uri().path()) else {
-        return say(
+        return response(
             StatusCode::NOT_FOUND,
             "text/plain",
             "no such path\n".to_owned(),
@@ -214,7 +213,7 @@ async fn question(request: Request<Incoming>, service: &WebhookContext) -> Respo
     };
     if request.method() != Method::POST {
         let what = "use POST\n".to_owned();
-        return say(StatusCode::METHOD_NOT_ALLOWED, "text/plain", what);
+        return response(StatusCode::METHOD_NOT_ALLOWED, "text/plain", what);
     }
     let mut held = None;
     let body = receive(request.into_body(), &service.bodies, &mut held);
@@ -232,7 +231,7 @@ async fn question(request: Request<Incoming>, service: &WebhookContext) -> Respo
             service
                 .metrics
                 .count(question.path(), "unreadable", started.elapsed());
-            return say(status, "text/plain", why);
+            return response(status, "text/plain", why);
         }
     };
     let answer = match &review.refusal {
@@ -257,7 +256,7 @@ async fn question(request: Request<Incoming>, service: &WebhookContext) -> Respo
         );
     }
     let text = answer.review(&review.request.uid).to_string();
-    say(StatusCode::OK, "application/json", text)
+    response(StatusCode::OK, "application/json", text)
 }
 
 /// Receives a body, and takes permits for its size from what all bodies may use.
@@ -325,10 +324,10 @@ fn health(request: &Request<Incoming>, service: &WebhookContext) -> Response<Tex
     let plain = "text/plain; version=0.0.4; charset=utf-8";
     let openly = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => say(StatusCode::OK, openly, service.metrics.render()),
-        (&Method::GET, "/healthz") => say(StatusCode::OK, plain, "ok\n".to_owned()),
+        (&Method::GET, "/metrics") => response(StatusCode::OK, openly, service.metrics.render()),
+        (&Method::GET, "/healthz") => response(StatusCode::OK, plain, "ok\n".to_owned()),
         (&Method::GET, "/readyz") if *service.is_ready.borrow() == WebhookReadiness::Ready => {
-            say(StatusCode::OK, plain, "ready\n".to_owned())
+            response(StatusCode::OK, plain, "ready\n".to_owned())
         }
         (&Method::GET, "/readyz") => {
             let why = match *service.is_ready.borrow() {
@@ -337,16 +336,16 @@ fn health(request: &Request<Incoming>, service: &WebhookContext) -> Response<Tex
                 }
                 WebhookReadiness::Ready | WebhookReadiness::Ending => "stopping\n",
             };
-            say(StatusCode::SERVICE_UNAVAILABLE, plain, why.to_owned())
+            response(StatusCode::SERVICE_UNAVAILABLE, plain, why.to_owned())
         }
         _ => {
             let what = "see /metrics, /healthz and /readyz\n".to_owned();
-            say(StatusCode::NOT_FOUND, plain, what)
+            response(StatusCode::NOT_FOUND, plain, what)
         }
     }
 }
 
-fn say(status: StatusCode, kind: &'static str, text: String) -> Response<Text> {
+fn response(status: StatusCode, kind: &'static str, text: String) -> Response<Text> {
     let mut response = Response::new(Text::from(text));
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -39,10 +39,10 @@ pub(crate) fn config(
         .with_safe_default_protocol_versions()?;
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
-        Some(authorities) => {
+        Some(trust_bundle) => {
             let mut roots = RootCertStore::empty();
-            for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
-                roots.add(authority?)?;
+            for ca in CertificateDer::pem_slice_iter(trust_bundle.as_bytes()) {
+                roots.add(ca?)?;
             }
             let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             builder.with_client_cert_verifier(clients.build()?)

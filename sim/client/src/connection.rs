@@ -91,9 +91,9 @@ impl MachineClient {
 
     fn idle(&self) -> &IdleConnections {
         let process = process::id();
-        let seen = self.idle.load(Ordering::Acquire);
+        let idle_before = self.idle.load(Ordering::Acquire);
         // SAFETY: the pointer is null or comes from `Box::into_raw` below, and is never freed.
-        if let Some(idle) = unsafe { seen.as_ref() }
+        if let Some(idle) = unsafe { idle_before.as_ref() }
             && idle.process == process
         {
             return idle;
@@ -102,9 +102,9 @@ impl MachineClient {
             process,
             streams: Mutex::default(),
         }));
-        let swap = self
-            .idle
-            .compare_exchange(seen, own, Ordering::AcqRel, Ordering::Acquire);
+        let swap =
+            self.idle
+                .compare_exchange(idle_before, own, Ordering::AcqRel, Ordering::Acquire);
         let current = match swap {
             Ok(_) => own,
             Err(other) => {

@@ -27,7 +27,6 @@ impl StreamWork {
         }
     }
 
-    /// Does the work.
     pub(crate) fn run(&self) -> Outcome {
         match self {
             Self::Copy(copy) => copy_rows::perform(copy),

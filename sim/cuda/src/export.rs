@@ -22,7 +22,6 @@ pub(crate) struct EntryPoint {
     pub(crate) version: i32,
     /// Whether its default stream is the calling thread's own.
     pub(crate) per_thread: bool,
-    /// Where it is.
     pub(crate) address: FunctionAddress,
 }
 

@@ -47,7 +47,6 @@ pub(crate) enum GraphNode {
     /// A child graph, owned by the node.
     Child(u64),
     Work(StreamWork),
-    /// Records an event.
     Record(u64),
     /// Waits for an event.
     Wait(u64),
@@ -157,7 +156,6 @@ impl Graphs {
     }
 }
 
-/// An empty graph.
 pub(crate) fn empty() -> u64 {
     let mut tables = tables();
     let handle = tables.fresh();

@@ -86,7 +86,6 @@ impl ImageContents {
         }
     }
 
-    /// Reads PTX.
     pub(crate) fn of_text(text: &str) -> Self {
         let mut image = Self {
             bytes: text.len() as u64,

@@ -71,7 +71,6 @@ impl KernelLaunch {
         })
     }
 
-    /// Launches it.
     pub(crate) fn start(&self) -> Outcome {
         functions::start(self.function)
     }

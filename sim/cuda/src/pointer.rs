@@ -123,7 +123,6 @@ impl<T: Copy> In<T> {
         Ok(unsafe { CStr::from_ptr(self.0.cast()) })
     }
 
-    /// The value.
     pub(crate) fn get(self) -> Result<T, CudaError> {
         self.at(0)
     }

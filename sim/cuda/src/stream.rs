@@ -98,7 +98,6 @@ impl HostNodeParams {
         Ok(self)
     }
 
-    /// Calls the function.
     pub(crate) fn perform(&self) -> Outcome {
         let function = self.function.ok_or(INVALID_VALUE)?;
         // SAFETY: the program gives a function that may be called with this data whenever the stream, or the graph

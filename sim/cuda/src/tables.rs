@@ -68,7 +68,6 @@ pub(crate) struct ProcessTables {
     pools_touched: bool,
 }
 
-/// A context.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context {
     /// The machine's name of the context.
@@ -191,7 +190,6 @@ impl ProcessTables {
         self.pools.forget_names();
     }
 
-    /// The same, mutable.
     pub(crate) fn context_mut(&mut self, handle: u64) -> Result<&mut Context, CudaError> {
         self.context(handle)?;
         self.contexts.get_mut(&handle).ok_or(INVALID_CONTEXT)

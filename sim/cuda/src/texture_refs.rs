@@ -21,7 +21,6 @@ pub(crate) struct TextureReferences {
     declared: HashMap<(u64, String), u64>,
 }
 
-/// A reference.
 #[derive(Debug, Clone, Copy)]
 struct TextureReference {
     bound: TextureBinding,

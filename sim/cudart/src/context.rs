@@ -1,7 +1,7 @@
 //! The device of each thread, and the primary contexts of the devices.
 //!
 //! The order of driver calls is that of NVIDIA's runtime, as far as the public API allows. First ask for the current
-//! context. If there is one, use it, whoever created it. Only if there is none, make the device's primary context
+//! context. If there is one, use it, also if another library created it. Only if there is none, make the device's primary context
 //! current and retain it. NVIDIA's runtime knows a primary context's handle before the context is active. This one
 //! learns it at first use, so the two differ once per device.
 
@@ -46,7 +46,6 @@ pub(crate) fn nothing() -> Outcome {
     Ok(())
 }
 
-/// Initialises the driver.
 pub(crate) fn driver() -> Outcome {
     if !INITIALIZED.load(Ordering::Relaxed) {
         driver::cuInit(0)?;
@@ -134,7 +133,6 @@ pub(crate) fn retained(device: i32) -> Result<*mut c_void, CudartError> {
     Ok(handle)
 }
 
-/// The thread's device.
 pub(crate) fn device() -> Result<i32, CudartError> {
     if current()?.is_null() {
         return Ok(DEVICE.get());

@@ -133,7 +133,8 @@ impl CopySide3D {
 fn rows(
     to: (*mut c_void, usize),
     from: (*const c_void, usize),
-    (width, height): (usize, usize),
+    width: usize,
+    height: usize,
     kind: u32,
 ) -> Result<Option<Memcpy3D>, CudartError> {
     let (read, written) = MemcpyKind::of(kind)?.kinds();
@@ -161,7 +162,7 @@ fn copy_rows(
     height: usize,
     kind: u32,
 ) -> Outcome {
-    match rows((to, to_pitch), (from, from_pitch), (width, height), kind)? {
+    match rows((to, to_pitch), (from, from_pitch), width, height, kind)? {
         Some(boxes) => cuMemcpy3D(&raw const boxes),
         None => Ok(()),
     }
@@ -177,7 +178,7 @@ fn copy_rows_async(
     kind: u32,
     stream: RuntimeStream,
 ) -> Outcome {
-    match rows((to, to_pitch), (from, from_pitch), (width, height), kind)? {
+    match rows((to, to_pitch), (from, from_pitch), width, height, kind)? {
         Some(boxes) => cuMemcpy3DAsync(&raw const boxes, stream),
         None => Ok(()),
     }

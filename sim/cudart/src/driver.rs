@@ -39,7 +39,7 @@ impl DriverFunction {
         if !known.is_null() {
             return Ok(known);
         }
-        let found = look_up(self.name.as_ptr(), self.version, 0)?.0;
+        let found = resolve(self.name.as_ptr(), self.version, 0)?.0;
         if found.is_null() {
             return Err(NOT_SUPPORTED);
         }
@@ -49,7 +49,7 @@ impl DriverFunction {
 }
 
 /// Looks up a function. Returns its address and the driver's status.
-pub(crate) fn look_up(
+pub(crate) fn resolve(
     name: *const c_char,
     version: i32,
     flags: u64,

@@ -29,7 +29,7 @@ fn find(
         return Err(INVALID_VALUE);
     }
     let version = i32::try_from(version).map_err(|_| INVALID_VALUE)?;
-    let (found, why) = driver::look_up(name, version, flags)?;
+    let (found, why) = driver::resolve(name, version, flags)?;
     // SAFETY: the program gave a valid pointer for the address.
     unsafe { out.write(found) };
     if !status.is_null() {

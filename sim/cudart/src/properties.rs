@@ -28,7 +28,6 @@ enum FieldLayouts {
     Older,
     /// CUDA 12 and 13.
     Newer,
-    /// CUDA 13.
     Newest,
 }
 

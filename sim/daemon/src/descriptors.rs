@@ -18,7 +18,7 @@ impl OpenDescriptors {
     }
 
     /// Calls `closed` for all that have been closed, and forgets them.
-    pub(crate) fn look(&mut self, mut closed: impl FnMut(u64)) {
+    pub(crate) fn scan(&mut self, mut closed: impl FnMut(u64)) {
         let over = self.0.extract_if(.., |(_, file)| !is_locked(file));
         over.for_each(|(handle, _)| closed(handle));
     }

@@ -13,9 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 /// Who serves the socket.
 pub(crate) enum SocketClaim {
-    /// This process.
     Ours(SocketLease),
-    /// Another process.
     ServedAlready,
 }
 

@@ -98,8 +98,8 @@ impl MachineServer {
             descriptors,
             ..
         } = &mut *state;
-        descriptors.look(|handle| machine.descriptor_closed(handle));
-        state.hears(guest).then(|| step(&mut state.machine))
+        descriptors.scan(|handle| machine.descriptor_closed(handle));
+        state.is_connected(guest).then(|| step(&mut state.machine))
     }
 
     /// Runs `step` on the machine after everything that dead clients held has come back.
@@ -237,7 +237,6 @@ impl MachineServer {
         watcher.map(drop)
     }
 
-    /// Ends a connection.
     pub(crate) fn farewell(&self, guest: &ProcessConnection) {
         let mut state = self.state();
         if !state.serves(guest) {
@@ -264,7 +263,7 @@ impl ServerState {
     }
 
     /// Whether a client can still make requests. A dead client's last request may still be on its way.
-    fn hears(&self, guest: &ProcessConnection) -> bool {
+    fn is_connected(&self, guest: &ProcessConnection) -> bool {
         let client = self.processes.get(&guest.pid);
         self.serves(guest) && client.is_some_and(|client| !client.has_ended)
     }
@@ -278,8 +277,10 @@ impl ServerState {
     /// Ends all clients that are dead and whose connections nobody holds.
     fn bury(&mut self) {
         let pids: Vec<Pid> = self.processes.keys().copied().collect();
-        let ends = self.processes.values();
-        let ends = ends.map(|client| PollFd::new(client.process.as_fd(), PollFlags::POLLIN));
+        let ends = self
+            .processes
+            .values()
+            .map(|client| PollFd::new(client.process.as_fd(), PollFlags::POLLIN));
         let mut ends: Vec<PollFd> = ends.collect();
         if !matches!(poll(&mut ends, PollTimeout::ZERO), Ok(ready) if ready > 0) {
             return;
@@ -307,8 +308,8 @@ impl ServerState {
 fn is_hung_up(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     let polled = poll(&mut fds, PollTimeout::ZERO);
-    let told = fds[0].revents().unwrap_or(PollFlags::empty());
-    polled.is_ok() && told.contains(PollFlags::POLLHUP)
+    let events = fds[0].revents().unwrap_or(PollFlags::empty());
+    polled.is_ok() && events.contains(PollFlags::POLLHUP)
 }
 
 /// Waits for the end of a process. False if the wait was interrupted.

@@ -150,8 +150,8 @@ impl Machine {
     pub fn move_from_host(&mut self, pid: Pid) -> Result<u64, CudaRefusal> {
         for card in 0..self.cards.len() {
             let bytes = self.cards[card].host_copies(pid);
-            let room = self.driver_room(pid, card).unwrap_or(u64::MAX);
-            if bytes > self.cards[card].free().min(room) {
+            let left = self.driver_memory_left(pid, card).unwrap_or(u64::MAX);
+            if bytes > self.cards[card].free().min(left) {
                 return Err(CudaRefusal::OutOfMemory);
             }
         }

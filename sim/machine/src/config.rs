@@ -145,8 +145,11 @@ impl MachineConfig {
         let count = self.cards.len();
         for (position, card) in self.cards.iter_mut().enumerate() {
             card.complete(position)?;
-            let leads_nowhere = |to: &&u32| **to as usize >= count || **to as usize == position;
-            if let Some(to) = card.links.iter().find(leads_nowhere) {
+            if let Some(to) = card
+                .links
+                .iter()
+                .find(|to| **to as usize >= count || **to as usize == position)
+            {
                 return Err(ConfigError::Link(position, *to));
             }
         }

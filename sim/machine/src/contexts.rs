@@ -43,8 +43,9 @@ impl Machine {
         card: usize,
     ) -> Result<MachineReply, CudaRefusal> {
         let primary = self.process(pid)?.primaries.get_mut(&card);
-        let primary = primary.filter(|primary| primary.retained > 0);
-        let primary = primary.ok_or(CudaRefusal::InvalidContext)?;
+        let primary = primary
+            .filter(|primary| primary.retained > 0)
+            .ok_or(CudaRefusal::InvalidContext)?;
         primary.retained -= 1;
         let (last, context) = (primary.retained == 0, primary.context);
         // A reset may already have ended the context that is still retained.
@@ -139,8 +140,10 @@ impl Machine {
     ) -> Result<MachineReply, CudaRefusal> {
         let owner = self.context(pid, context)?;
         let (card, before) = (owner.card, owner.code_bytes());
-        let held = owner.modules.get_mut(&module);
-        let held = held.ok_or(CudaRefusal::InvalidValue)?;
+        let held = owner
+            .modules
+            .get_mut(&module)
+            .ok_or(CudaRefusal::InvalidValue)?;
         let had = std::mem::replace(held, bytes.max(1));
         // A module that has grown beyond the limit for shared blocks moves to blocks of its own.
         let after = owner.code_bytes();

@@ -186,11 +186,11 @@ impl Machine {
     }
 
     fn memory_info(&self, pid: Pid, card: usize) -> Result<MachineReply, CudaRefusal> {
-        let room = self.driver_room(pid, card).unwrap_or(u64::MAX);
+        let left = self.driver_memory_left(pid, card).unwrap_or(u64::MAX);
         let limit = self.driver_limit(pid, card).unwrap_or(u64::MAX);
         let card = self.card(card)?;
         Ok(MachineReply::Memory {
-            free: card.free().min(room),
+            free: card.free().min(left),
             total: card.usable().min(limit),
         })
     }
@@ -226,7 +226,10 @@ impl Machine {
     }
 
     fn take(&mut self, pid: Pid, card: usize, bytes: u64) -> Result<(), CudaRefusal> {
-        if self.driver_room(pid, card).is_some_and(|room| bytes > room) {
+        if self
+            .driver_memory_left(pid, card)
+            .is_some_and(|left| bytes > left)
+        {
             return Err(CudaRefusal::OutOfMemory);
         }
         self.cards[card].take(pid, bytes)

@@ -21,7 +21,7 @@ impl Machine {
                 soft,
                 hard,
             } => self
-                .set_memory_limits(pid, card, group, (soft, hard))
+                .set_memory_limits(pid, card, group, soft, hard)
                 .map(|()| NvmlReply::Done),
             NvmlRequest::GetMemoryLimits { card, group } => self
                 .get_memory_limits(card, group)

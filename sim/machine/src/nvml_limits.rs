@@ -33,7 +33,7 @@ impl Machine {
     }
 
     /// What a process may still allocate under the driver's limit, where one is set.
-    pub(crate) fn driver_room(&self, pid: Pid, card: usize) -> Option<u64> {
+    pub(crate) fn driver_memory_left(&self, pid: Pid, card: usize) -> Option<u64> {
         let view = self.group_view(pid, card)?;
         Some(view.limit.saturating_sub(view.used))
     }
@@ -53,7 +53,8 @@ impl Machine {
         pid: Pid,
         card: u32,
         group: String,
-        (soft, hard): (u64, u64),
+        soft: u64,
+        hard: u64,
     ) -> Result<(), NvmlRefusal> {
         let card = self.limitable(card)?;
         self.needs_root(pid)?;
@@ -154,7 +155,7 @@ mod tests {
     }
 
     fn set(machine: &mut Machine, group: &str, hard: u64) -> Result<(), NvmlRefusal> {
-        machine.set_memory_limits(ROOT, 0, group.to_owned(), (0, hard))
+        machine.set_memory_limits(ROOT, 0, group.to_owned(), 0, hard)
     }
 
     /// Creates a context on the card. False if that fails.
@@ -223,7 +224,7 @@ mod tests {
         let mut machine = machine(DriverGeneration::R615);
         let above_card = set(&mut machine, "/pod", 16385 * MIB);
         assert_eq!(above_card, Err(NvmlRefusal::InvalidArgument));
-        let soft_above_hard = machine.set_memory_limits(ROOT, 0, "/pod".to_owned(), (2, 1));
+        let soft_above_hard = machine.set_memory_limits(ROOT, 0, "/pod".to_owned(), 2, 1);
         assert_eq!(soft_above_hard, Err(NvmlRefusal::InvalidArgument));
     }
 
@@ -239,7 +240,7 @@ mod tests {
                 ..peer("/")
             },
         );
-        let by_user = machine.set_memory_limits(20, 0, "/pod".to_owned(), (0, MIB));
+        let by_user = machine.set_memory_limits(20, 0, "/pod".to_owned(), 0, MIB);
         assert_eq!(by_user, Err(NvmlRefusal::NoPermission));
     }
 }

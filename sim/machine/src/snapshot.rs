@@ -55,7 +55,7 @@ pub enum NvmlControl {
     Utilisation {
         /// The card's position.
         card: u32,
-        /// In per cent.
+        /// How busy each part of the card is, in per cent.
         utilisation: CardUtilization,
     },
     /// The card is off the bus, or back on it. Every query about a lost card fails.

@@ -231,12 +231,11 @@ impl Machine {
     /// The bytes of handles that are counted for a process on a card, to check that no memory is lost.
     #[cfg(test)]
     pub(crate) fn handle_bytes(&self, pid: Pid, card: usize) -> u64 {
-        let here = |physical: &&Physical| {
-            physical.holder == pid && physical.location == MachineLocation::Card(card)
-        };
         self.physical
             .values()
-            .filter(here)
+            .filter(|physical| {
+                physical.holder == pid && physical.location == MachineLocation::Card(card)
+            })
             .map(|physical| physical.bytes)
             .sum()
     }

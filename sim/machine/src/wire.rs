@@ -182,7 +182,7 @@ pub enum MachineRequest {
 /// What the machine answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MachineReply {
-    /// Done.
+    /// The request was carried out; there is nothing to return.
     Done,
     /// Refused. Nothing has changed.
     Refused(CudaRefusal),
@@ -254,7 +254,7 @@ pub enum ContextLimit {
     Hidden,
 }
 
-/// The machine's facts.
+/// What a client learns about the machine when it connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineFacts {
     /// The CUDA version of the driver.
@@ -265,7 +265,7 @@ pub struct MachineFacts {
     pub watched: Vec<String>,
 }
 
-/// A card's facts.
+/// What a client learns about a card when it connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardFacts {
     /// The product name.

@@ -52,17 +52,16 @@ struct EventSets {
 #[derive(Debug, Clone, Default)]
 struct EventInterest {
     kinds: BTreeMap<u32, c_ulonglong>,
-    seen: u64,
+    announced: u64,
 }
 
 impl EventInterest {
     fn wants(&self, event: &XidEvent) -> bool {
         let kinds = self.kinds.get(&event.card);
-        event.sequence > self.seen && kinds.is_some_and(|kinds| kinds & XID != 0)
+        event.sequence > self.announced && kinds.is_some_and(|kinds| kinds & XID != 0)
     }
 }
 
-/// `nvmlEventSetCreate`.
 pub(crate) fn create(set: ForeignPointer<EventSet>) -> Result<(), NvmlStatus> {
     session::running()?;
     let handle = {
@@ -75,14 +74,12 @@ pub(crate) fn create(set: ForeignPointer<EventSet>) -> Result<(), NvmlStatus> {
     Ok(())
 }
 
-/// `nvmlEventSetFree`.
 pub(crate) fn free(set: EventSet) -> Result<(), NvmlStatus> {
     session::running()?;
     let freed = lock().sets.remove(&set.0);
     freed.map(drop).ok_or(NvmlStatus::InvalidArgument)
 }
 
-/// `nvmlDeviceGetSupportedEventTypes`.
 pub(crate) fn supported(
     device: DeviceHandle,
     kinds: ForeignPointer<c_ulonglong>,
@@ -109,13 +106,12 @@ pub(crate) fn register(
         .get_mut(&set.0)
         .ok_or(NvmlStatus::InvalidArgument)?;
     if interest.kinds.is_empty() {
-        interest.seen = newest;
+        interest.announced = newest;
     }
     *interest.kinds.entry(position).or_default() |= kinds;
     Ok(())
 }
 
-/// `nvmlEventSetWait`.
 pub(crate) fn wait_v1(
     set: EventSet,
     data: ForeignPointer<EventData>,
@@ -129,7 +125,6 @@ pub(crate) fn wait_v1(
     })
 }
 
-/// `nvmlEventSetWait_v2`.
 pub(crate) fn wait_v2(
     set: EventSet,
     data: ForeignPointer<nvmlEventData_t>,
@@ -150,7 +145,7 @@ fn next(set: EventSet, milliseconds: c_uint) -> Result<(DeviceHandle, u64), Nvml
     let end = Instant::now() + Duration::from_millis(milliseconds.into());
     loop {
         let interest = interest(set)?;
-        let (events, _) = session::events(interest.seen)?;
+        let (events, _) = session::events(interest.announced)?;
         if let Some(event) = events.iter().find(|event| interest.wants(event)) {
             see(set, event.sequence);
             return Ok((DeviceHandle::at(event.card)?, event.xid));
@@ -174,7 +169,7 @@ fn interest(set: EventSet) -> Result<EventInterest, NvmlStatus> {
 
 fn see(set: EventSet, sequence: u64) {
     if let Some(interest) = lock().sets.get_mut(&set.0) {
-        interest.seen = sequence;
+        interest.announced = sequence;
     }
 }
 
@@ -205,7 +200,10 @@ mod tests {
     #[test]
     fn a_set_is_told_once() {
         let kinds = BTreeMap::from([(1, XID)]);
-        let interest = EventInterest { kinds, seen: 4 };
+        let interest = EventInterest {
+            kinds,
+            announced: 4,
+        };
         assert!(!interest.wants(&FIRST));
     }
 }

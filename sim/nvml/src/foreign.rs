@@ -42,10 +42,10 @@ impl<T: Copy> ForeignPointer<T> {
         count: ForeignPointer<c_uint>,
         items: &[T],
     ) -> Result<(), NvmlStatus> {
-        let room = count.get()?;
+        let capacity = count.get()?;
         let needed = c_uint::try_from(items.len()).map_err(|_| NvmlStatus::Unknown)?;
         count.put(needed)?;
-        if room < needed {
+        if capacity < needed {
             return Err(NvmlStatus::InsufficientSize);
         }
         if items.is_empty() {
@@ -53,7 +53,7 @@ impl<T: Copy> ForeignPointer<T> {
         }
         let array = self.place()?;
         for (position, item) in items.iter().enumerate() {
-            // SAFETY: the caller said that the array has `room` places, and `position` is below it.
+            // SAFETY: the caller said that the array has `capacity` places, and `position` is below it.
             let place = unsafe { array.add(position) };
             // SAFETY: as above; alignment is not assumed.
             unsafe { place.write_unaligned(*item) };
@@ -120,11 +120,11 @@ impl ForeignPointer<c_char> {
     /// Writes `text` and its zero byte into a buffer of `length` bytes, or nothing if it is too small.
     pub(crate) fn put_text(self, length: c_uint, text: &str) -> Result<(), NvmlStatus> {
         let place = self.place()?;
-        let room = usize::try_from(length).map_err(|_| NvmlStatus::InvalidArgument)?;
-        if room <= text.len() {
+        let capacity = usize::try_from(length).map_err(|_| NvmlStatus::InvalidArgument)?;
+        if capacity <= text.len() {
             return Err(NvmlStatus::InsufficientSize);
         }
-        // SAFETY: the caller's buffer has `room` bytes, more than the text's length, and the text is ours, so the
+        // SAFETY: the caller's buffer has `capacity` bytes, more than the text's length, and the text is ours, so the
         // two do not overlap.
         unsafe { place.copy_from_nonoverlapping(text.as_ptr().cast(), text.len()) };
         // SAFETY: the text is shorter than the buffer, so this byte is still inside it.

@@ -56,7 +56,6 @@ impl DeviceHandle {
     }
 }
 
-/// `nvmlDeviceGetIndex`.
 pub(crate) fn index(device: DeviceHandle, index: ForeignPointer<u32>) -> Result<(), NvmlStatus> {
     device.card()?;
     index.put(device.position()?)
@@ -76,7 +75,6 @@ pub(crate) fn find(
     device.put(found)
 }
 
-/// `nvmlDeviceGetHandleByIndex`.
 pub(crate) fn by_index(index: u32, device: ForeignPointer<DeviceHandle>) -> Result<(), NvmlStatus> {
     let found = DeviceHandle::at(index)?;
     found.card()?;

@@ -18,7 +18,6 @@ const SAMPLING_PERIOD: c_uint = 167_000;
 /// The clock of an idle card in MHz.
 const IDLE_CLOCK: c_uint = 210;
 
-/// `nvmlDeviceGetUtilizationRates`.
 pub(crate) fn utilisation(card: &CardSnapshot) -> Result<nvmlUtilization_t, NvmlStatus> {
     Ok(nvmlUtilization_t {
         gpu: card.utilisation.gpu,
@@ -26,7 +25,6 @@ pub(crate) fn utilisation(card: &CardSnapshot) -> Result<nvmlUtilization_t, Nvml
     })
 }
 
-/// `nvmlDeviceGetEncoderUtilization`.
 pub(crate) fn encoder(
     device: DeviceHandle,
     utilisation: ForeignPointer<c_uint>,
@@ -37,7 +35,6 @@ pub(crate) fn encoder(
     period.put(SAMPLING_PERIOD)
 }
 
-/// `nvmlDeviceGetDecoderUtilization`.
 pub(crate) fn decoder(
     device: DeviceHandle,
     utilisation: ForeignPointer<c_uint>,
@@ -61,7 +58,6 @@ pub(crate) fn temperature(
     degrees.put(degrees_of(&card))
 }
 
-/// `nvmlDeviceGetTemperatureV`.
 pub(crate) fn temperature_value(
     device: DeviceHandle,
     temperature: ForeignPointer<nvmlTemperature_t>,
@@ -81,7 +77,6 @@ pub(crate) fn temperature_value(
     })
 }
 
-/// `nvmlDeviceGetTemperatureThreshold`.
 pub(crate) fn temperature_threshold(
     device: DeviceHandle,
     threshold: c_uint,
@@ -111,7 +106,6 @@ pub(crate) fn power_limit(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(model::of(card).power_limit)
 }
 
-/// `nvmlDeviceGetPowerManagementLimitConstraints`.
 pub(crate) fn power_constraints(
     device: DeviceHandle,
     least: ForeignPointer<c_uint>,
@@ -134,7 +128,6 @@ pub(crate) fn clock(
     clock.put(if busy { most } else { most.min(IDLE_CLOCK) })
 }
 
-/// `nvmlDeviceGetMaxClockInfo`.
 pub(crate) fn max_clock(
     device: DeviceHandle,
     kind: c_uint,
@@ -158,7 +151,6 @@ pub(crate) fn performance_state(card: &CardSnapshot) -> Result<c_uint, NvmlStatu
     Ok(if rests { 8 } else { 0 })
 }
 
-/// `nvmlDeviceGetMemoryBusWidth`.
 pub(crate) fn memory_bus(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(model::of(card).memory_bus_bits)
 }

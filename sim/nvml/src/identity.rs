@@ -18,13 +18,11 @@ use crate::status::NvmlStatus;
 /// NVIDIA's PCI vendor number, in the low half of the device id.
 const VENDOR: u32 = 0x10de;
 
-/// `nvmlDeviceGetCount`.
 pub(crate) fn count(count: ForeignPointer<c_uint>) -> Result<(), NvmlStatus> {
     let cards = session::snapshot()?.cards.len();
     count.put(c_uint::try_from(cards).map_err(|_| NvmlStatus::Unknown)?)
 }
 
-/// `nvmlDeviceGetHandleByUUID`.
 pub(crate) fn by_uuid(
     uuid: ForeignPointer<c_char>,
     device: ForeignPointer<DeviceHandle>,
@@ -64,7 +62,6 @@ fn bytes_of(uuid: &str) -> [u8; 16] {
         .to_be_bytes()
 }
 
-/// `nvmlDeviceGetHandleBySerial`.
 pub(crate) fn by_serial(
     number: ForeignPointer<c_char>,
     device: ForeignPointer<DeviceHandle>,
@@ -73,7 +70,6 @@ pub(crate) fn by_serial(
     handles::find(device, |card| serial(card).is_ok_and(|own| own == number))
 }
 
-/// `nvmlDeviceGetHandleByPciBusId`.
 pub(crate) fn by_pci(
     bus_id: ForeignPointer<c_char>,
     device: ForeignPointer<DeviceHandle>,
@@ -82,12 +78,10 @@ pub(crate) fn by_pci(
     handles::find(device, |card| card.pci == address)
 }
 
-/// `nvmlDeviceGetName`.
 pub(crate) fn name(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     Ok(card.name.clone())
 }
 
-/// `nvmlDeviceGetUUID`.
 pub(crate) fn uuid(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     Ok(card.uuid.clone())
 }
@@ -99,7 +93,6 @@ pub(crate) fn serial(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     Ok(format!("{:013}", number % 10_u64.pow(13)))
 }
 
-/// `nvmlDeviceGetVbiosVersion`.
 pub(crate) fn vbios(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     let (major, minor) = card.compute_capability;
     Ok(format!("9{major}.0{minor}.45.00.01"))
@@ -123,7 +116,6 @@ pub(crate) struct PciInfoV2 {
     reserved: [c_uint; 4],
 }
 
-/// `nvmlDeviceGetPciInfo`.
 pub(crate) fn pci_info_v1(card: &CardSnapshot) -> Result<PciInfoV1, NvmlStatus> {
     let PciAddress {
         domain,
@@ -137,7 +129,6 @@ pub(crate) fn pci_info_v1(card: &CardSnapshot) -> Result<PciInfoV1, NvmlStatus> 
     })
 }
 
-/// `nvmlDeviceGetPciInfo_v2`.
 pub(crate) fn pci_info_v2(card: &CardSnapshot) -> Result<PciInfoV2, NvmlStatus> {
     let first = pci_info_v1(card)?;
     let subsystem_id = first.device_id;
@@ -191,7 +182,6 @@ pub(crate) fn pci_info_ext(
     })
 }
 
-/// `nvmlDeviceGetCudaComputeCapability`.
 pub(crate) fn compute_capability(
     device: DeviceHandle,
     major: ForeignPointer<c_int>,
@@ -202,7 +192,6 @@ pub(crate) fn compute_capability(
     minor.put(capability.1)
 }
 
-/// `nvmlDeviceGetArchitecture`.
 pub(crate) fn architecture(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(model::of(card).architecture)
 }
@@ -215,17 +204,14 @@ pub(crate) fn brand(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(found.map_or(NVIDIA, |(_, brand)| *brand))
 }
 
-/// `nvmlDeviceGetNumGpuCores`.
 pub(crate) fn cores(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(card.multiprocessors * model::of(card).cores_per_multiprocessor)
 }
 
-/// `nvmlDeviceGetBoardPartNumber`.
 pub(crate) fn part_number(card: &CardSnapshot) -> Result<String, NvmlStatus> {
     Ok(format!("900-2{:04X}-0000-000", model::of(card).pci_device))
 }
 
-/// `nvmlDeviceGetBusType`.
 pub(crate) fn bus_type(_: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     const PCIE: c_uint = 2;
     Ok(PCIE)
@@ -236,7 +222,6 @@ pub(crate) fn module(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(card.pci.bus >> 3)
 }
 
-/// `nvmlDeviceGetBoardId`.
 pub(crate) fn board(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok((card.pci.domain << 16) | (card.pci.bus << 8))
 }

@@ -48,7 +48,6 @@ pub(crate) fn set(
     Ok(())
 }
 
-/// `nvmlDeviceGetMemoryLimits_v1`.
 pub(crate) fn get(
     device: DeviceHandle,
     limits: ForeignPointer<GetMemoryLimits>,

@@ -26,7 +26,6 @@ fn end(device: DeviceHandle, link: c_uint) -> Result<Option<u32>, NvmlStatus> {
     }
 }
 
-/// `nvmlDeviceGetNvLinkState`.
 pub(crate) fn state(
     device: DeviceHandle,
     link: c_uint,
@@ -36,7 +35,6 @@ pub(crate) fn state(
     state.put(if is_up { UP } else { DOWN })
 }
 
-/// `nvmlDeviceGetNvLinkRemotePciInfo_v2`.
 pub(crate) fn remote(
     device: DeviceHandle,
     link: c_uint,

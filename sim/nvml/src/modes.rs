@@ -32,7 +32,6 @@ pub(crate) fn all_reasons(_: &CardSnapshot) -> Result<c_ulonglong, NvmlStatus> {
     Ok(0x1ff)
 }
 
-/// `nvmlDeviceGetEccMode`.
 pub(crate) fn ecc(
     device: DeviceHandle,
     current: ForeignPointer<c_uint>,
@@ -43,7 +42,6 @@ pub(crate) fn ecc(
     pending.put(1)
 }
 
-/// `nvmlDeviceGetTotalEccErrors`.
 pub(crate) fn ecc_errors(
     device: DeviceHandle,
     _kind: c_uint,
@@ -80,7 +78,6 @@ pub(crate) fn mig(
     pending.put(0)
 }
 
-/// `nvmlDeviceGetMaxMigDeviceCount`.
 pub(crate) fn max_mig_devices(card: &CardSnapshot) -> Result<c_uint, NvmlStatus> {
     Ok(if model::of(card).data_centre { 7 } else { 0 })
 }

@@ -21,7 +21,6 @@ const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
 /// The instance of a process on a card that is not partitioned.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
-/// `nvmlDeviceGetComputeRunningProcesses`.
 pub(crate) fn compute_v1(
     device: DeviceHandle,
     count: ForeignPointer<c_uint>,
@@ -61,7 +60,6 @@ pub(crate) fn none(
     list.put_list(count, &[])
 }
 
-/// `nvmlDeviceGetRunningProcessDetailList`.
 pub(crate) fn detail_list(
     device: DeviceHandle,
     list: ForeignPointer<nvmlProcessDetailList_t>,

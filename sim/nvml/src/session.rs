@@ -35,7 +35,6 @@ pub(crate) fn begin(call: &'static str) {
     CALL.set(Some(call));
 }
 
-/// `nvmlInit`, `nvmlInit_v2`.
 pub(crate) fn init() -> Result<(), NvmlStatus> {
     init_with_flags(0)
 }
@@ -47,7 +46,6 @@ pub(crate) fn init_with_flags(_flags: c_uint) -> Result<(), NvmlStatus> {
     Ok(())
 }
 
-/// `nvmlShutdown`.
 pub(crate) fn shutdown() -> Result<(), NvmlStatus> {
     let left = USERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |users| {
         users.checked_sub(1)

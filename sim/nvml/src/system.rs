@@ -11,7 +11,6 @@ use crate::memory::version_word;
 use crate::session;
 use crate::status::NvmlStatus;
 
-/// `nvmlSystemGetDriverVersion`.
 pub(crate) fn driver_version(
     text: ForeignPointer<c_char>,
     length: c_uint,
@@ -19,17 +18,14 @@ pub(crate) fn driver_version(
     text.put_text(length, &versions()?.driver)
 }
 
-/// `nvmlSystemGetNVMLVersion`.
 pub(crate) fn nvml_version(text: ForeignPointer<c_char>, length: c_uint) -> Result<(), NvmlStatus> {
     text.put_text(length, &versions()?.nvml)
 }
 
-/// `nvmlSystemGetCudaDriverVersion`.
 pub(crate) fn cuda_version(version: ForeignPointer<c_int>) -> Result<(), NvmlStatus> {
     version.put(versions()?.cuda)
 }
 
-/// `nvmlSystemGetDriverBranch`.
 pub(crate) fn driver_branch(
     branch: ForeignPointer<nvmlSystemDriverBranchInfo_t>,
     _length: c_uint,

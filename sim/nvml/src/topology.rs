@@ -32,7 +32,6 @@ pub(crate) fn common_ancestor(
     })
 }
 
-/// `nvmlDeviceOnSameBoard`.
 pub(crate) fn on_same_board(
     first: DeviceHandle,
     second: DeviceHandle,
@@ -43,7 +42,6 @@ pub(crate) fn on_same_board(
     same.put(c_int::from(first == second))
 }
 
-/// `nvmlDeviceGetCpuAffinity`: all processors.
 pub(crate) fn cpu_affinity(
     device: DeviceHandle,
     words: c_uint,
@@ -104,7 +102,6 @@ pub(crate) fn nearest(
     }
 }
 
-/// `nvmlSystemGetTopologyGpuSet`: all cards.
 pub(crate) fn near_processor(
     _processor: c_uint,
     count: ForeignPointer<c_uint>,

@@ -122,7 +122,7 @@ impl ManagedNode {
 
     fn agent_command(&self) -> Command {
         let mut servers = self.cluster.servers();
-        let (_, room) = servers
+        let (_, capacity) = servers
             .find(|server| server.0 == "containerd")
             .expect("it runs");
         let staged = std::env::var_os("APPORTION_STAGED").map(PathBuf::from);
@@ -131,7 +131,7 @@ impl ManagedNode {
             .join("bin/apportion-agent");
         let mut command = Command::new("nsenter");
         command
-            .arg(format!("--mount=/proc/{room}/ns/mnt"))
+            .arg(format!("--mount=/proc/{capacity}/ns/mnt"))
             .arg("--")
             .arg(program)
             .args(["--kubelet-dir", "/var/lib/kubelet"])

@@ -35,13 +35,13 @@ pub(crate) fn announce(cluster: &LocalCluster) -> Result<()> {
 pub(crate) fn add_silent(cluster: &LocalCluster, count: u32) -> Result<()> {
     for number in 1..=count {
         let name = format!("{}-silent-{number}", cluster.node());
-        let room: Value = ROOM
+        let capacity: Value = ROOM
             .iter()
             .map(|&(name, much)| (name.to_owned(), json!(much)))
             .collect::<serde_json::Map<_, _>>()
             .into();
         let taints = json!({"taints": [{"key": SILENT, "effect": "NoSchedule"}]});
-        add(cluster, &name, &taints, &json!({}), &room)?;
+        add(cluster, &name, &taints, &json!({}), &capacity)?;
     }
     Ok(())
 }
@@ -52,12 +52,12 @@ pub(crate) fn add(
     name: &str,
     spec: &Value,
     labels: &Value,
-    room: &Value,
+    capacity: &Value,
 ) -> Result<()> {
     let status = json!({
         "addresses": addresses(name),
-        "capacity": room,
-        "allocatable": room,
+        "capacity": capacity,
+        "allocatable": capacity,
         "conditions": [{"type": "Ready", "status": "True", "reason": "Announced",
             "message": "exists at the API level only"}],
         "nodeInfo": {"architecture": "amd64", "operatingSystem": "linux", "bootID": "", "machineID": "",

@@ -22,9 +22,9 @@ pub use toolkit::{InstalledToolkit, RUNTIME_CLASS, SpecAudience, ToolkitMode};
 fn in_room(cluster: &LocalCluster, program: &Path) -> Result<Command> {
     let mut servers = cluster.servers();
     let containerd = servers.find(|server| server.0 == "containerd");
-    let (_, room) = containerd.context("no containerd runs")?;
+    let (_, capacity) = containerd.context("no containerd runs")?;
     let mut command = Command::new("nsenter");
-    command.arg(format!("--mount=/proc/{room}/ns/mnt"));
+    command.arg(format!("--mount=/proc/{capacity}/ns/mnt"));
     command.arg("--").arg(program);
     Ok(command)
 }

@@ -29,7 +29,7 @@ impl LocalCluster {
         };
         let old = pid(name)?;
         let other = OF_NODE.iter().find(|of_node| **of_node != name);
-        let room = pid(other.context("the node has two servers")?)?;
+        let capacity = pid(other.context("the node has two servers")?)?;
         let words = |file: &str| -> Result<Vec<OsString>> {
             let text = fs::read(format!("/proc/{old}/{file}"));
             let text = text.with_context(|| format!("failed to read how {name} was started"))?;
@@ -42,7 +42,7 @@ impl LocalCluster {
         };
         let mut command = Command::new("nsenter");
         command
-            .arg(format!("--mount=/proc/{room}/ns/mnt"))
+            .arg(format!("--mount=/proc/{capacity}/ns/mnt"))
             .arg("--")
             .args(words("cmdline")?)
             .env_clear();

@@ -26,7 +26,7 @@ pub struct StandInNode {
     /// The memory of each of them, in MiB.
     pub gpu_memory: u32,
     /// Its other capacity: `cpu`, `memory` and so on.
-    pub room: Vec<(&'static str, String)>,
+    pub capacity: Vec<(&'static str, String)>,
     /// Its labels besides its name and system.
     pub labels: Vec<(&'static str, String)>,
 }
@@ -108,20 +108,20 @@ fn begin(cluster: &mut LocalCluster, name: &str, mut command: Command) -> Result
 }
 
 fn write(cluster: &LocalCluster, one: &StandInNode) -> Result<()> {
-    let mut room = serde_json::Map::new();
-    for (name, much) in &one.room {
-        room.insert((*name).to_owned(), json!(much));
+    let mut capacity = serde_json::Map::new();
+    for (name, much) in &one.capacity {
+        capacity.insert((*name).to_owned(), json!(much));
     }
     if one.gpus > 0 {
-        room.insert("nvidia.com/gpu".into(), json!(one.gpus.to_string()));
-        room.insert("apportion.dev/gpu-slot".into(), json!(SLOTS));
+        capacity.insert("nvidia.com/gpu".into(), json!(one.gpus.to_string()));
+        capacity.insert("apportion.dev/gpu-slot".into(), json!(SLOTS));
     }
     let labels = one.labels.iter();
     let labels: Value = labels
         .map(|(name, value)| ((*name).to_owned(), json!(value)))
         .collect::<serde_json::Map<_, _>>()
         .into();
-    node::add(cluster, &one.name, &json!({}), &labels, &room.into())
+    node::add(cluster, &one.name, &json!({}), &labels, &capacity.into())
 }
 
 /// Writes the configuration of a node's simulated driver. All GPUs of the cluster have different UUIDs.

@@ -71,12 +71,12 @@ impl FakeKubelet {
                 fs::remove_file(entry.path()).expect("the folder is writable");
             }
         }
-        let mut books = self.shared.books();
-        for plugin in books.plugins.values_mut() {
+        let mut state = self.shared.state();
+        for plugin in state.plugins.values_mut() {
             plugin.endpoint = None;
             silence(plugin);
         }
-        drop(books);
+        drop(state);
         self.serve();
     }
 
@@ -112,8 +112,8 @@ impl FakeKubelet {
     /// How often a plugin of this resource has registered.
     #[must_use]
     pub fn registrations_of(&self, resource: &str) -> usize {
-        let books = self.shared.books();
-        books.plugins.get(resource).map_or(0, |of| of.registrations)
+        let state = self.shared.state();
+        state.plugins.get(resource).map_or(0, |of| of.registrations)
     }
 
     /// Waits until a slot plugin has registered more than `before` times, and follows its devices.
@@ -148,7 +148,7 @@ impl FakeKubelet {
             let with = |then: &mut dyn FnMut(&mut RegisteredPlugin)| {
                 then(
                     shared
-                        .books()
+                        .state()
                         .plugins
                         .entry(resource.to_owned())
                         .or_default(),
@@ -170,8 +170,8 @@ impl FakeKubelet {
     /// The healthy devices of a resource, held or free.
     #[must_use]
     pub fn offered(&self, resource: &str) -> Vec<String> {
-        let books = self.shared.books();
-        let devices = books
+        let state = self.shared.state();
+        let devices = state
             .plugins
             .get(resource)
             .into_iter()
@@ -183,7 +183,7 @@ impl FakeKubelet {
     /// The healthy devices of a resource that no pod holds.
     #[must_use]
     pub fn free(&self, resource: &str) -> Vec<String> {
-        self.shared.books().free(resource)
+        self.shared.state().free(resource)
     }
 
     pub(crate) fn shared(&self) -> &SharedKubeletState {
@@ -197,8 +197,8 @@ impl FakeKubelet {
     }
 
     fn endpoint(&self, resource: &str) -> Option<String> {
-        let books = self.shared.books();
-        books.plugins.get(resource)?.endpoint.clone()
+        let state = self.shared.state();
+        state.plugins.get(resource)?.endpoint.clone()
     }
 
     /// Admits a pod: its first container gets a device, and the others get the same one, like containers after an init
@@ -216,7 +216,7 @@ impl FakeKubelet {
         containers: &[&str],
     ) -> Result<String, Status> {
         let no_device = || Status::resource_exhausted("no device is free");
-        let device = self.shared.books().free(RESOURCE_SLOT).into_iter().next();
+        let device = self.shared.state().free(RESOURCE_SLOT).into_iter().next();
         let device = device.ok_or_else(no_device)?;
         self.admit_to(uid, name, containers, device).await
     }
@@ -254,7 +254,7 @@ impl FakeKubelet {
                 .pop()
                 .unwrap_or_default();
             check(&response, &device);
-            self.shared.books().answers.insert(uid.to_owned(), response);
+            self.shared.state().answers.insert(uid.to_owned(), response);
             pod.devices.push(((*container).to_owned(), device.clone()));
         }
         self.enter(pod);
@@ -266,15 +266,15 @@ impl FakeKubelet {
     /// # Panics
     /// If the folder cannot be written.
     pub fn enter(&self, pod: PodOf) {
-        let mut books = self.shared.books();
-        books.pods.insert(pod.uid.clone(), pod);
-        books.save(&self.plugins());
+        let mut state = self.shared.state();
+        state.pods.insert(pod.uid.clone(), pod);
+        state.save(&self.plugins());
     }
 
     /// Another plugin, like NVIDIA's, offers these devices of a resource. An empty list removes it.
     pub fn offer_of_another(&self, resource: &str, devices: &[&str]) {
-        let mut books = self.shared.books();
-        let plugin = books.plugins.entry(resource.to_owned()).or_default();
+        let mut state = self.shared.state();
+        let plugin = state.plugins.entry(resource.to_owned()).or_default();
         plugin.devices = devices.iter().map(|id| ((*id).to_owned(), true)).collect();
     }
 
@@ -295,25 +295,25 @@ impl FakeKubelet {
     /// The plugin's answer for a pod.
     #[must_use]
     pub fn answer(&self, uid: &str) -> ContainerAllocateResponse {
-        let answers = &self.shared.books().answers;
+        let answers = &self.shared.state().answers;
         answers.get(uid).cloned().unwrap_or_default()
     }
 
     /// A pod in the kubelet's state.
     #[must_use]
     pub fn pod(&self, uid: &str) -> Option<PodOf> {
-        self.shared.books().pods.get(uid).cloned()
+        self.shared.state().pods.get(uid).cloned()
     }
 
     /// The UIDs of all pods in the kubelet's state.
     #[must_use]
     pub fn pods(&self) -> Vec<String> {
-        self.shared.books().pods.keys().cloned().collect()
+        self.shared.state().pods.keys().cloned().collect()
     }
 
     /// Ends a pod. The checkpoint keeps it until the next pod is admitted, as the real kubelet's does.
     pub fn remove(&self, uid: &str) {
-        self.shared.books().pods.remove(uid);
+        self.shared.state().pods.remove(uid);
     }
 }
 

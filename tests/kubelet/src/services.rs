@@ -18,7 +18,7 @@ use crate::state::KubeletState;
 pub(crate) struct SharedKubeletState(Arc<Mutex<KubeletState>>);
 
 impl SharedKubeletState {
-    pub(crate) fn books(&self) -> MutexGuard<'_, KubeletState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, KubeletState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -36,8 +36,8 @@ impl Registration for SharedKubeletState {
         if version != "v1beta1" || !resource_name.contains('/') || !asks_before_start {
             return Err(Status::invalid_argument("not what this kubelet expects"));
         }
-        let mut books = self.books();
-        let plugin = books.plugins.entry(resource_name).or_default();
+        let mut state = self.state();
+        let plugin = state.plugins.entry(resource_name).or_default();
         plugin.endpoint = Some(endpoint);
         plugin.registrations += 1;
         Ok(Response::new(Empty {}))
@@ -50,7 +50,7 @@ impl PodResourcesLister for SharedKubeletState {
         &self,
         _: Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let pod_resources = self.books().listed();
+        let pod_resources = self.state().listed();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 
@@ -58,7 +58,7 @@ impl PodResourcesLister for SharedKubeletState {
         &self,
         _: Request<AllocatableResourcesRequest>,
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
-        let devices = self.books().allocatable();
+        let devices = self.state().allocatable();
         Ok(Response::new(AllocatableResourcesResponse { devices }))
     }
 }

@@ -51,9 +51,9 @@ impl FakeKubelet {
             }
             pod.whole.push(((*container).to_owned(), ids));
         }
-        let mut books = self.shared().books();
-        books.pods.insert(uid.to_owned(), pod.clone());
-        books.save(&self.plugins());
+        let mut state = self.shared().state();
+        state.pods.insert(uid.to_owned(), pod.clone());
+        state.save(&self.plugins());
         Ok(pod)
     }
 

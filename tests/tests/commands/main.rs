@@ -197,10 +197,10 @@ fn hooks_lists_what_is_left_alone_and_why() {
     let said = CommandOutput::by(host.apportion("hooks").args(["--all", "--json"])).well();
     let said = said.json();
     let hooked = said["hooked"].as_array().expect("a list");
-    let left_alone = said["left_alone"].as_array().expect("a list");
+    let left_alone = said["unhooked_functions"].as_array().expect("a list");
     let standing = |name: &str| {
         let found = left_alone.iter().find(|function| function["name"] == name);
-        found.and_then(|function| function["standing"].as_str())
+        found.and_then(|function| function["effect"].as_str())
     };
     assert_eq!(standing("cuMemAllocHost"), Some("takes nothing"));
     assert_eq!(standing("cuStreamCreate"), Some("overhead"));

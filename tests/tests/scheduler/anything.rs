@@ -112,7 +112,7 @@ impl ChaosRun {
             sleep(GLANCE).await;
         }
         let tally = self.seen()?;
-        if tally.placed == 0 || tally.books == 0 {
+        if tally.placed == 0 || tally.ledgers == 0 {
             return Err(format!("it was about nothing: {tally:?}"));
         }
         Ok(())
@@ -132,12 +132,12 @@ impl ChaosRun {
         let ObservationCounts {
             placed,
             words,
-            books,
+            ledgers,
         } = self.witness.lock().expect("nobody panicked").tally;
         let (seconds, arrivals) = (self.began.elapsed().as_secs(), self.steps.arrivals());
         println!(
             "{taken} steps in {seconds} s: {arrivals} arrivals, {placed} pods placed; \
-             {words} words of the API server and {books} books of agents"
+             {words} words of the API server and {ledgers} ledgers of agents"
         );
     }
 
@@ -160,7 +160,7 @@ impl ChaosRun {
 
     async fn differences(&self) -> Option<Vec<String>> {
         let pods = self.requests.all().await?;
-        let mut wrong = agent_ledgers::differences(&pods, &self.books().await?);
+        let mut wrong = agent_ledgers::differences(&pods, &self.ledgers().await?);
         let there: BTreeSet<&str> = pods.iter().map(agent_ledgers::name).collect();
         let here: BTreeSet<String> = self
             .steps
@@ -176,17 +176,17 @@ impl ChaosRun {
 
     /// The holders of all allocations in the agents' ledgers.
     async fn left(&self) -> Option<Vec<String>> {
-        let books = self.books().await?;
-        let held = books.into_values().flat_map(|book| book.allocations);
+        let ledgers = self.ledgers().await?;
+        let held = ledgers.into_values().flat_map(|book| book.allocations);
         Some(held.map(|held| held.name).collect())
     }
 
-    async fn books(&self) -> Option<AgentLedgers> {
-        let mut books = AgentLedgers::new();
+    async fn ledgers(&self) -> Option<AgentLedgers> {
+        let mut ledgers = AgentLedgers::new();
         for (node, socket) in &self.sockets {
-            books.insert(node, requests::book(socket).await?);
+            ledgers.insert(node, requests::book(socket).await?);
         }
-        Some(books)
+        Some(ledgers)
     }
 }
 

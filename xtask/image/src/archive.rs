@@ -235,8 +235,8 @@ fn folders(files: &ImageFiles) -> BTreeSet<PathBuf> {
     let above = files
         .entries
         .keys()
-        .flat_map(|path| below_root(path).ancestors().skip(1));
-    let above = above.filter(|path| !path.as_os_str().is_empty());
+        .flat_map(|path| below_root(path).ancestors().skip(1))
+        .filter(|path| !path.as_os_str().is_empty());
     above
         .map(Path::to_owned)
         .chain(FOLDERS.map(PathBuf::from))
@@ -286,14 +286,16 @@ mod tests {
 
     fn entries(path: &Path) -> BTreeMap<String, Vec<u8>> {
         let mut tar = tar::Archive::new(File::open(path).unwrap());
-        let entry = |entry: std::io::Result<tar::Entry<'_, File>>| {
-            let mut entry = entry.unwrap();
-            let name = entry.path().unwrap().display().to_string();
-            let mut bytes = Vec::new();
-            std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
-            (name, bytes)
-        };
-        tar.entries().unwrap().map(entry).collect()
+        tar.entries()
+            .unwrap()
+            .map(|entry: std::io::Result<tar::Entry<'_, File>>| {
+                let mut entry = entry.unwrap();
+                let name = entry.path().unwrap().display().to_string();
+                let mut bytes = Vec::new();
+                std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+                (name, bytes)
+            })
+            .collect()
     }
 
     #[test]

@@ -142,28 +142,28 @@ impl ImageFiles {
 
 /// The libraries of `program`, as the machine's own loader finds them. None for a static program.
 fn linked(program: &Path) -> Result<Vec<PathBuf>> {
-    let told = Command::new("ldd")
+    let output = Command::new("ldd")
         .arg(program)
         .output()
         .context("failed to start ldd")?;
-    Ok(read(&String::from_utf8_lossy(&told.stdout)))
+    Ok(read(&String::from_utf8_lossy(&output.stdout)))
 }
 
 /// The libraries of a program of another platform: their places on such a machine, and the files of the cross compiler.
 fn linked_elsewhere(platform: Platform, program: &Path) -> Result<BTreeMap<PathBuf, PathBuf>> {
     let (mut found, mut unread) = (BTreeMap::new(), vec![program.to_owned()]);
     while let Some(file) = unread.pop() {
-        let told = Command::new("readelf")
+        let output = Command::new("readelf")
             .args(["--dynamic", "--program-headers", "--wide"])
             .arg(&file)
             .output()
             .context("failed to start readelf")?;
         ensure!(
-            told.status.success(),
+            output.status.success(),
             "readelf does not read {}",
             file.display()
         );
-        for (name, place) in needs(&String::from_utf8_lossy(&told.stdout)) {
+        for (name, place) in needs(&String::from_utf8_lossy(&output.stdout)) {
             let place = place.unwrap_or_else(|| platform.library(&name));
             let library = platform.cross_libraries().join(&name);
             // The loader is named twice: as the program's interpreter, at its own place, and as a library.
@@ -178,19 +178,19 @@ fn linked_elsewhere(platform: Platform, program: &Path) -> Result<BTreeMap<PathB
 }
 
 /// The names that `readelf` lists as needed, the loader first with its place.
-fn needs(told: &str) -> Vec<(String, Option<PathBuf>)> {
+fn needs(output: &str) -> Vec<(String, Option<PathBuf>)> {
     let between = |line: &str, start: &str| {
         let (_, rest) = line.split_once(start)?;
         Some(rest.split(']').next()?.to_owned())
     };
-    let loader = told
+    let loader = output
         .lines()
         .find_map(|line| between(line, "[Requesting program interpreter: "));
     let loader = loader.map(PathBuf::from).and_then(|path| {
         let name = path.file_name()?.to_string_lossy().into_owned();
         Some((name, Some(path)))
     });
-    let needed = told
+    let needed = output
         .lines()
         .filter_map(|line| between(line, "Shared library: ["));
     loader
@@ -200,8 +200,8 @@ fn needs(told: &str) -> Vec<(String, Option<PathBuf>)> {
 }
 
 /// `libc.so.6 => /lib/…/libc.so.6 (0x…)`, or for the loader `/lib64/ld-linux-x86-64.so.2 (0x…)`.
-fn read(told: &str) -> Vec<PathBuf> {
-    let lines = told
+fn read(output: &str) -> Vec<PathBuf> {
+    let lines = output
         .lines()
         .map(|line| line.split("=> ").last().unwrap_or(line).trim());
     let paths = lines.filter_map(|line| line.split_once(" (").map(|(path, _)| path));
@@ -217,15 +217,15 @@ mod tests {
 
     #[test]
     fn reads_what_the_loader_tells() {
-        let told = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n";
+        let output = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n";
         let paths = ["/lib/x/libc.so.6", "/lib64/ld.so.2"].map(PathBuf::from);
-        assert_eq!(read(told), paths);
+        assert_eq!(read(output), paths);
         assert!(read("\tstatically linked\n").is_empty());
     }
 
     #[test]
     fn reads_what_a_program_of_another_platform_needs() {
-        let told = "  INTERP 0x1\n      [Requesting program interpreter: /lib/ld-linux-aarch64.so.1]\n \
+        let output = "  INTERP 0x1\n      [Requesting program interpreter: /lib/ld-linux-aarch64.so.1]\n \
                      0x1 (NEEDED)  Shared library: [libgcc_s.so.1]\n 0x1 (NEEDED)  Shared library: [libc.so.6]\n";
         let loader = PathBuf::from("/lib/ld-linux-aarch64.so.1");
         let wanted = [
@@ -233,7 +233,7 @@ mod tests {
             ("libgcc_s.so.1".to_owned(), None),
             ("libc.so.6".to_owned(), None),
         ];
-        assert_eq!(needs(told), wanted);
+        assert_eq!(needs(output), wanted);
     }
 
     #[test]

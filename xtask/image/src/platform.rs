@@ -72,10 +72,12 @@ impl FromStr for Platform {
 
     /// Takes Rust's name, and the one of container images.
     fn from_str(name: &str) -> Result<Self, String> {
-        let is_named = |it: &Self| it.triple() == name || it.architecture() == name;
-        Self::ALL.into_iter().find(is_named).ok_or_else(|| {
-            let names = Self::ALL.map(Self::triple);
-            format!("expected one of {}", names.join(", "))
-        })
+        Self::ALL
+            .into_iter()
+            .find(|it| it.triple() == name || it.architecture() == name)
+            .ok_or_else(|| {
+                let names = Self::ALL.map(Self::triple);
+                format!("expected one of {}", names.join(", "))
+            })
     }
 }

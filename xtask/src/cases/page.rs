@@ -56,7 +56,7 @@ fn the_page_says_what_comes_out() {
     let mut lines = Vec::new();
     for (runs, kai) in runs().iter().zip(KAI) {
         lines.extend(totals(runs));
-        let run = runs.iter().find(|run| run.shown == kai).unwrap();
+        let run = runs.iter().find(|run| run.folder_name == kai).unwrap();
         let mut files: BTreeMap<&str, Vec<&CaseVerdict>> = BTreeMap::new();
         for one in &run.verdicts {
             let (file, _) = one.name.id.rsplit_once('-').unwrap();

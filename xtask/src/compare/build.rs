@@ -38,7 +38,6 @@ impl ComparePrograms {
     }
 }
 
-/// Compiles all programs.
 pub(crate) fn programs(
     workspace: &Workspace,
     staged: &Path,

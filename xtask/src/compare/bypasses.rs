@@ -23,7 +23,6 @@ const CARD_GIB: u64 = 16;
 /// What the documentation says that Apportion does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DocumentedResult {
-    /// The limit holds.
     Holds,
     /// The limit is bypassed.
     LetsThrough,
@@ -35,7 +34,7 @@ struct BypassAttempt {
     program: &'static str,
     name: &'static str,
     load: BypassLoad,
-    said: DocumentedResult,
+    documented: DocumentedResult,
 }
 
 /// The arguments of the program.
@@ -57,13 +56,17 @@ const USUAL: BypassLoad = BypassLoad {
     threads: 1,
 };
 
-const fn way(what: &'static str, name: &'static str, said: DocumentedResult) -> BypassAttempt {
+const fn way(
+    what: &'static str,
+    name: &'static str,
+    documented: DocumentedResult,
+) -> BypassAttempt {
     BypassAttempt {
         what,
         program: "ways",
         name,
         load: USUAL,
-        said,
+        documented,
     }
 }
 
@@ -71,14 +74,14 @@ const fn loaded(
     what: &'static str,
     name: &'static str,
     load: BypassLoad,
-    said: DocumentedResult,
+    documented: DocumentedResult,
 ) -> BypassAttempt {
     BypassAttempt {
         what,
         program: "ways",
         name,
         load,
-        said,
+        documented,
     }
 }
 
@@ -258,8 +261,7 @@ enum BypassResult {
     /// The memory that was held, and the memory that the program got.
     Held(u64, u64),
     /// More than the limit was held.
-    Past(u64),
-    /// The program failed.
+    Bypassed(u64),
     Failed(String),
 }
 
@@ -274,7 +276,7 @@ impl BypassAttempt {
         let outcome = machine.run(load.limit, TIME, &words)?;
         let held = machine.high_water()?;
         if held > load.limit {
-            return Ok(BypassResult::Past(held));
+            return Ok(BypassResult::Bypassed(held));
         }
         let given = outcome.words().first().and_then(|word| word.parse().ok());
         Ok(match given {
@@ -284,16 +286,16 @@ impl BypassAttempt {
     }
 
     /// Whether Apportion did what the documentation says.
-    fn is_as_said(&self, came: &BypassResult) -> bool {
-        match (self.said, came) {
-            (Holds, BypassResult::Held(..)) | (LetsThrough, BypassResult::Past(_)) => true,
+    fn is_as_documented(&self, came: &BypassResult) -> bool {
+        match (self.documented, came) {
+            (Holds, BypassResult::Held(..)) | (LetsThrough, BypassResult::Bypassed(_)) => true,
             (Holds | LetsThrough, _) => false,
         }
     }
 
     fn cell(&self, came: &BypassResult) -> String {
         match came {
-            BypassResult::Past(held) => format!("**{held}**"),
+            BypassResult::Bypassed(held) => format!("**{held}**"),
             // Say so if a library allows much less than the limit.
             BypassResult::Held(held, given)
                 if given * 2 < self.load.limit && self.load.block > 1 =>
@@ -333,9 +335,9 @@ pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Res
                 continue;
             }
             let came = way.try_on(setting, machine)?;
-            is_played = !contender.is_plain() || matches!(came, BypassResult::Past(_));
-            *passed += u32::from(matches!(came, BypassResult::Past(_)));
-            if contender.is_ours() && !way.is_as_said(&came) {
+            is_played = !contender.is_plain() || matches!(came, BypassResult::Bypassed(_));
+            *passed += u32::from(matches!(came, BypassResult::Bypassed(_)));
+            if contender.is_ours() && !way.is_as_documented(&came) {
                 report.surprise(format!("{}: {}", way.what, way.cell(&came)));
             }
             cells.push(if is_played {

@@ -106,7 +106,7 @@ fn medians(
 }
 
 /// Nanoseconds in a readable unit.
-fn shown(nanoseconds: f64) -> String {
+fn text(nanoseconds: f64) -> String {
     match nanoseconds.abs() {
         ..100.0 => format!("{nanoseconds:.1} ns"),
         ..10_000.0 => format!("{nanoseconds:.0} ns"),
@@ -154,8 +154,8 @@ pub(crate) fn compare_calls(setting: &CompareSetup, report: &mut CompareReport) 
                 .iter()
                 .zip(&setting.contenders)
                 .map(|(number, contender)| match number {
-                    Ok(number) if contender.is_plain() => shown(*number),
-                    Ok(number) => format!("+{}", shown((number - plain).max(0.0))),
+                    Ok(number) if contender.is_plain() => text(*number),
+                    Ok(number) => format!("+{}", text((number - plain).max(0.0))),
                     Err(why) => format!("**{why}**"),
                 });
         table.row(what, cells);
@@ -182,7 +182,7 @@ pub(crate) fn compare_starts(setting: &CompareSetup, report: &mut CompareReport)
         table.row(
             what,
             numbers.into_iter().map(|number| match number {
-                Ok(number) => shown(number),
+                Ok(number) => text(number),
                 Err(why) => format!("**{why}**"),
             }),
         );

@@ -17,7 +17,6 @@ const TIME: Duration = Duration::from_secs(300);
 const CARD_GIB: u64 = 16;
 const LIMIT: u64 = 2000;
 
-/// The arguments.
 const HOWS: [(&str, &str); 4] = [
     ("early", "NULL and zeros, before there is a context"),
     ("null", "NULL and zeros, with a context"),
@@ -107,18 +106,18 @@ pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Res
             let found = answers(setting, contender, &names, how)?;
             let differ: Vec<_> = plain
                 .iter()
-                .filter(|(name, said)| found.get(*name) != Some(said))
-                .map(|(name, said)| (name, said, found.get(name)))
+                .filter(|(name, documented)| found.get(*name) != Some(documented))
+                .map(|(name, documented)| (name, documented, found.get(name)))
                 .collect();
-            let answered = |said: &str| said.starts_with("returned");
+            let answered = |documented: &str| documented.starts_with("returned");
             let is_harm = |found: Option<&String>| !found.is_some_and(|found| answered(found));
             let (harm, other): (Vec<_>, Vec<_>) = differ
                 .into_iter()
-                .partition(|(_, said, found)| answered(said) && is_harm(*found));
-            for (name, said, found) in harm.iter().chain(&other) {
+                .partition(|(_, documented, found)| answered(documented) && is_harm(*found));
+            for (name, documented, found) in harm.iter().chain(&other) {
                 let found = found.map_or("nothing", String::as_str);
                 listed.push(format!(
-                    "{}, {how}: {name} {found}, without {said}",
+                    "{}, {how}: {name} {found}, without {documented}",
                     contender.name()
                 ));
             }

@@ -59,7 +59,7 @@ pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Res
                 "1".into(),
             ];
             let outcome = machine.run(LIMIT, TIME, &words)?;
-            let (cell, free) = told(&outcome);
+            let (cell, free) = outcome_text(&outcome);
             if contender.is_ours() && free != Some(LIMIT - CONTEXT) {
                 report.surprise(format!("{} killed: {cell}", kill.what));
             }
@@ -72,7 +72,7 @@ pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Res
 }
 
 /// The program's result as a cell, and how much memory it found free.
-fn told(outcome: &TimedOutcome) -> (String, Option<u64>) {
+fn outcome_text(outcome: &TimedOutcome) -> (String, Option<u64>) {
     match outcome.words().as_slice() {
         [longest, free] if outcome.is_done() && *longest != "failed" => {
             (format!("{longest} ms, {free} MiB free"), free.parse().ok())

@@ -21,7 +21,7 @@ use super::timeout::{self, TimedOutcome};
 pub(crate) const MIB: u64 = 1 << 20;
 /// How long the machine may take for something short.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Variables that a program must not inherit from whoever runs the comparison.
+/// Variables that a program must not inherit from the shell that runs the comparison.
 const FOREIGN: [&str; 9] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",

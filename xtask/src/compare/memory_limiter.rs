@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 /// A library that limits memory, or none.
 #[derive(Clone, Debug)]
 pub(crate) enum MemoryLimiter {
-    /// The driver alone.
     Plain,
     /// `apportion run`.
     Apportion,

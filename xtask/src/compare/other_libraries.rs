@@ -49,7 +49,7 @@ pub(crate) fn hami_core(
         "-DTEST_DEVICE_ID=0",
     ];
     cmake(workspace, staged, &copy, &options, "vgpu")?;
-    note_built(&library, &version)?;
+    record_build(&library, &version)?;
     Ok(MemoryLimiter::HamiCore { library })
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn vgpu_manager(
         let copy = copied(&checkout.join("library"), &folder.join("vgpu-manager"))?;
         let options = ["-DCMAKE_BUILD_TYPE=Release"];
         cmake(workspace, staged, &copy, &options, "vgpu-control")?;
-        note_built(&built, &version)?;
+        record_build(&built, &version)?;
     }
     let etc = folder.join("vgpu-manager-etc");
     if !etc.exists() {
@@ -100,7 +100,7 @@ fn version(checkout: &Path) -> String {
             .output();
         asked.map_or_else(
             |_| String::new(),
-            |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
+            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         )
     };
     let changed = if git(&["status", "--porcelain"]).is_empty() {
@@ -114,15 +114,15 @@ fn version(checkout: &Path) -> String {
 /// Whether an earlier run built the library from the same commit.
 fn is_built(library: &Path, version: &str) -> bool {
     let is_known = !version.is_empty() && !version.ends_with(CHANGED);
-    is_known && fs::read_to_string(note(library)).is_ok_and(|built| built == version)
+    is_known && fs::read_to_string(build_record(library)).is_ok_and(|built| built == version)
 }
 
 /// Records the commit that the library was built from.
-fn note_built(library: &Path, version: &str) -> Result<()> {
-    fs::write(note(library), version).context("the build made no library")
+fn record_build(library: &Path, version: &str) -> Result<()> {
+    fs::write(build_record(library), version).context("the build made no library")
 }
 
-fn note(library: &Path) -> PathBuf {
+fn build_record(library: &Path) -> PathBuf {
     library.with_extension("commit")
 }
 
@@ -169,11 +169,11 @@ fn cmake(
             .output()
             .context("failed to start cmake")?;
         if !made.status.success() {
-            let said = [made.stdout, made.stderr].concat();
+            let output = [made.stdout, made.stderr].concat();
             bail!(
                 "cmake failed in {}: {}",
                 copy.display(),
-                String::from_utf8_lossy(&said)
+                String::from_utf8_lossy(&output)
             );
         }
     }

@@ -27,7 +27,6 @@ impl CompareTable {
         }
     }
 
-    /// Adds a row.
     pub(crate) fn row(&mut self, what: &str, cells: impl IntoIterator<Item = String>) {
         let row = std::iter::once(what.to_owned()).chain(cells).collect();
         self.rows.push(row);
@@ -66,7 +65,6 @@ impl CompareReport {
         &self.surprises
     }
 
-    /// All tables.
     pub(crate) fn markdown(&self) -> String {
         self.tables.join("\n")
     }

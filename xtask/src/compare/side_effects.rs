@@ -41,21 +41,20 @@ fn manners(setting: &CompareSetup, contender: &MemoryLimiter) -> Result<BTreeMap
     let program = setting.programs.named("manners").into_os_string();
     let outcome = machine.run(LIMIT, TIME, &[program])?;
     let lines = outcome.output.lines();
-    let mut said: BTreeMap<String, String> = lines
+    let mut plain_results: BTreeMap<String, String> = lines
         .map(|line| line.split_once(' ').unwrap_or((line, "none")))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    said.insert(
+    plain_results.insert(
         "lines".to_owned(),
         outcome.errors.lines().count().to_string(),
     );
     if !outcome.is_done() {
-        said.insert("end".to_owned(), outcome.failure());
+        plain_results.insert("end".to_owned(), outcome.failure());
     }
-    Ok(said)
+    Ok(plain_results)
 }
 
-/// Checks every library.
 pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Result<()> {
     let columns = std::iter::once("what".to_owned()).chain(setting.columns());
     let words = "What a program finds; what is **bold** is not as without a library. Results are those of CUDA (2: out of memory).";
@@ -66,11 +65,13 @@ pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Res
         .map(|contender| manners(setting, contender))
         .collect::<Result<_>>()?;
     for (name, what) in ROWS {
-        let plain = all.first().and_then(|said| said.get(name));
+        let plain = all
+            .first()
+            .and_then(|plain_results| plain_results.get(name));
         let mut cells = Vec::new();
-        for (contender, said) in setting.contenders.iter().zip(&all) {
-            let missing = said.get("end").map_or("nothing", String::as_str);
-            let value = said.get(name).map_or(missing, String::as_str);
+        for (contender, plain_results) in setting.contenders.iter().zip(&all) {
+            let missing = plain_results.get("end").map_or("nothing", String::as_str);
+            let value = plain_results.get(name).map_or(missing, String::as_str);
             let is_same = plain.is_some_and(|plain| plain == value);
             if contender.is_ours() && !is_same {
                 report.surprise(format!("{what}: {value}"));

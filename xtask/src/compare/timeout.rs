@@ -14,7 +14,6 @@ const HUNG: [i32; 2] = [124, 137];
 pub(crate) struct TimedOutcome {
     /// Its exit status; `None` if it timed out.
     pub(crate) code: Option<i32>,
-    /// Its standard output.
     pub(crate) output: String,
     /// Its standard error, including that of its libraries.
     pub(crate) errors: String,

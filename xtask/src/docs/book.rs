@@ -36,11 +36,14 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
         }
         output => output.context("failed to start mdbook")?,
     };
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let warnings: Vec<&str> = said.lines().filter(|line| line.contains("WARN")).collect();
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    let warnings: Vec<&str> = printed
+        .lines()
+        .filter(|line| line.contains("WARN"))
+        .collect();
     if !output.status.success() || !warnings.is_empty() {
-        bail!("mdbook complains:\n{said}");
+        bail!("mdbook complains:\n{printed}");
     }
     println!("{}", book.join("index.html").display());
     Ok(())

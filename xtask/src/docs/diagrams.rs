@@ -46,7 +46,6 @@ fn all(root: &Path) -> Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-/// The existing pictures.
 fn pictures(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root.join(BOOK).join(FOLDER));
     entries

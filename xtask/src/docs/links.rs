@@ -35,8 +35,10 @@ fn markdown(root: &Path, folder: &Path) -> Vec<PathBuf> {
 
 /// The broken links of these pages, one sentence each.
 fn broken(root: &Path, paths: &[PathBuf]) -> Vec<String> {
-    let read = |path: &PathBuf| (path.clone(), DocsPage::read(&text(root, path).unwrap()));
-    let all: BTreeMap<PathBuf, DocsPage> = paths.iter().map(read).collect();
+    let all: BTreeMap<PathBuf, DocsPage> = paths
+        .iter()
+        .map(|path| (path.clone(), DocsPage::read(&text(root, path).unwrap())))
+        .collect();
     let mut broken = Vec::new();
     for (path, page) in &all {
         for link in &page.links {
@@ -89,10 +91,9 @@ fn the_book_has_every_page() {
     let root = root();
     let listed = pages(&root).unwrap();
     let there = markdown(&root, Path::new(BOOK));
-    let is_page = |path: &&PathBuf| !path.ends_with("SUMMARY.md");
     let missing: Vec<_> = there
         .iter()
-        .filter(is_page)
+        .filter(|path| !path.ends_with("SUMMARY.md"))
         .filter(|path| !listed.contains(path))
         .collect();
     assert!(missing.is_empty(), "not in docs/SUMMARY.md: {missing:?}");

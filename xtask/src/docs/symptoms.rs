@@ -17,7 +17,7 @@ const FOREIGN: [&str; 5] = [
 const KUBE_SCHEDULER: &str = "0/N nodes are available";
 
 /// Collects the words of all program sources and of the chart, in order and without placeholders.
-fn said(folder: &Path, all: &mut String) {
+fn collect_texts(folder: &Path, all: &mut String) {
     for entry in fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -26,7 +26,7 @@ fn said(folder: &Path, all: &mut String) {
             .any(|end| path.extension().is_some_and(|is| is == *end));
         if entry.file_type().unwrap().is_dir() {
             if !name.starts_with('.') && !["target", "tests", "node_modules"].contains(&&*name) {
-                said(&path, all);
+                collect_texts(&path, all);
             }
         } else if is_source && name != "symptoms.rs" {
             all.push_str(&words(&fs::read_to_string(&path).unwrap()));
@@ -107,15 +107,18 @@ fn quotations(page: &str) -> Vec<(usize, String)> {
 }
 
 /// The quotations of a page that no program prints.
-fn unknown(page: &str, said: &str) -> Vec<String> {
+fn unknown(page: &str, collect_texts: &str) -> Vec<String> {
     let ours =
         |quotation: &str| !FOREIGN.contains(&quotation) && !quotation.starts_with(KUBE_SCHEDULER);
-    let is_said = |part: &str| said.contains(part.trim_matches(|char| ",;:'\"".contains(char)));
+    let is_in_source =
+        |part: &str| collect_texts.contains(part.trim_matches(|char| ",;:'\"".contains(char)));
     let found = quotations(page).into_iter();
     found
         .filter(|(_, quotation)| ours(quotation))
         .filter_map(|(line, quotation)| {
-            let part = parts(&quotation).into_iter().find(|part| !is_said(part))?;
+            let part = parts(&quotation)
+                .into_iter()
+                .find(|part| !is_in_source(part))?;
             Some(format!(
                 "line {line}: no program says {part:?} (`{quotation}`)"
             ))
@@ -127,7 +130,7 @@ fn unknown(page: &str, said: &str) -> Vec<String> {
 fn the_symptoms_are_what_the_programs_say() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut all = String::new();
-    said(&root, &mut all);
+    collect_texts(&root, &mut all);
     let page = text(&root, &Path::new(BOOK).join("troubleshooting.md")).unwrap();
     let unknown = unknown(&page, &all);
     assert!(unknown.is_empty(), "{}", unknown.join("\n"));
@@ -135,11 +138,11 @@ fn the_symptoms_are_what_the_programs_say() {
 
 #[test]
 fn a_message_that_was_reworded_is_found() {
-    let said = words("\"pod {name} has no \\\n    share of {count} GPUs\" { \"a\" }");
+    let collect_texts = words("\"pod {name} has no \\\n    share of {count} GPUs\" { \"a\" }");
     let page =
         "| `pod X has no share of 3 GPUs` | why |\n| `pod X holds a slot` | why |\n| `field` |\n";
     assert_eq!(
-        unknown(page, &said),
+        unknown(page, &collect_texts),
         ["line 2: no program says \"holds a slot\" (`pod X holds a slot`)"]
     );
 }

@@ -55,16 +55,18 @@ pub(crate) fn drivers<'a>(
     } else {
         None
     };
-    let driver = |branch: &&'a str| {
-        let driver = match (kept(folder, branch), &archive) {
-            (Some(kept), _) => Ok(kept),
-            (None, Some(Ok(archive))) => archive.fetch(folder, branch),
-            (None, Some(Err(error))) => Err(anyhow::anyhow!("{error:#}")),
-            (None, None) => Err(anyhow::anyhow!("it has gone from {}", folder.display())),
-        };
-        (*branch, driver)
-    };
-    Ok(branches.iter().map(driver).collect())
+    Ok(branches
+        .iter()
+        .map(|branch| {
+            let driver = match (kept(folder, branch), &archive) {
+                (Some(kept), _) => Ok(kept),
+                (None, Some(Ok(archive))) => archive.fetch(folder, branch),
+                (None, Some(Err(error))) => Err(anyhow::anyhow!("{error:#}")),
+                (None, None) => Err(anyhow::anyhow!("it has gone from {}", folder.display())),
+            };
+            (*branch, driver)
+        })
+        .collect())
 }
 
 /// The driver of a branch that an earlier run has downloaded.
@@ -144,8 +146,10 @@ impl AptArchive {
     /// The versions of a package in the archive, newest first.
     fn versions(&self, package: &str) -> Result<Vec<String>> {
         let table = printed(self.apt("apt-cache").args(["madison", package]))?;
-        let version = |row: &str| Some(row.split('|').nth(1)?.trim().to_owned());
-        Ok(table.lines().filter_map(version).collect())
+        Ok(table
+            .lines()
+            .filter_map(|row| Some(row.split('|').nth(1)?.trim().to_owned()))
+            .collect())
     }
 
     /// Downloads and unpacks the newest driver of a branch.
@@ -212,12 +216,14 @@ impl AptArchive {
 /// `debian`.
 fn mirrors() -> Result<BTreeSet<String>> {
     let lists = printed(Command::new("apt-get").args(["--print-uris", "update"]))?;
-    let address = |line: &str| {
-        let line = line.strip_prefix('\'')?;
-        let (archive, _) = line.split_once("/dists/")?;
-        archive.ends_with("/debian").then(|| archive.to_owned())
-    };
-    Ok(lists.lines().filter_map(address).collect())
+    Ok(lists
+        .lines()
+        .filter_map(|line| {
+            let line = line.strip_prefix('\'')?;
+            let (archive, _) = line.split_once("/dists/")?;
+            archive.ends_with("/debian").then(|| archive.to_owned())
+        })
+        .collect())
 }
 
 /// What a command prints. A status other than 0 is an error that names the command.

@@ -55,7 +55,6 @@ pub(crate) struct CaseProgram {
     pub(crate) program: &'static str,
     /// The arguments between `python` and the program.
     pub(crate) launcher: &'static [&'static str],
-    /// Its environment variables.
     pub(crate) variables: &'static [(&'static str, &'static str)],
     /// A system program that it needs: `TOOL` has the path.
     pub(crate) tool: Option<&'static str>,

@@ -24,7 +24,7 @@ const UNIT: u64 = 2 << 20;
 /// How long the simulated driver may take to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Variables that a program must not inherit from whoever types the command.
+/// Variables that a program must not inherit from the shell that runs the command.
 const FOREIGN: [&str; 9] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",

@@ -24,11 +24,8 @@ enum OutputLine {
 /// The result of one check.
 #[derive(Clone)]
 pub(crate) struct ProgramCheck {
-    /// What should hold.
     pub(crate) name: String,
-    /// Whether it holds.
     pub(crate) holds: bool,
-    /// The observed value.
     pub(crate) seen: String,
 }
 

@@ -107,9 +107,9 @@ mod tests {
         let log = "#2\tINITED cov: 9 ft: 10 corp: 1/1b exec/s: 0 rss: 30Mb\n\
             #98454\tDONE   cov: 713 ft: 2144 corp: 310/9Kb lim: 4096 exec/s: 16409 rss: 91Mb\n\
             stat::number_of_executed_units: 98454\nstat::average_exec_per_sec:     16409\n";
-        let said = FuzzStats::read("images", log, true, Path::new("images.log"));
+        let stats = FuzzStats::read("images", log, true, Path::new("images.log"));
         assert_eq!(
-            said.to_string(),
+            stats.to_string(),
             "      98454     16409       713     310  ok"
         );
     }
@@ -120,9 +120,9 @@ mod tests {
             thread '<unnamed>' (7) panicked at fuzz_targets/images.rs:9:5:\nindex out of bounds\n\
             ==7== ERROR: libFuzzer: deadly signal\n\
             artifact_prefix='f/'; Test unit written to f/crash-1\n";
-        let said = FuzzStats::read("images", log, false, Path::new("images.log"));
-        assert_eq!((said.runs, said.coverage), (16, 7));
-        let failure = said.failure.unwrap_or_default();
+        let stats = FuzzStats::read("images", log, false, Path::new("images.log"));
+        assert_eq!((stats.runs, stats.coverage), (16, 7));
+        let failure = stats.failure.unwrap_or_default();
         assert_eq!(
             failure,
             "thread '<unnamed>' (7) panicked at fuzz_targets/images.rs:9:5: index out of bounds\n    \

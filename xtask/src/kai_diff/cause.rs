@@ -23,7 +23,7 @@ pub(crate) enum DifferenceCause {
     /// A part of a job requires a wider domain than the common domain of the nodes in a search.
     AboveCommonDomain,
     /// A pod that is being evicted has affinity terms, or other pods have anti-affinity to it.
-    LeavingCompany,
+    LeavingAffinity,
     /// A gang starts without pod sets that it does not need.
     NeedsAllSets,
     /// An evicted elastic job gets all pods back for which there is room.
@@ -49,7 +49,7 @@ const WAYS: [DifferenceCause; 7] = [
     DifferenceCause::InVain,
     DifferenceCause::TakesBack,
     DifferenceCause::AboveCommonDomain,
-    DifferenceCause::LeavingCompany,
+    DifferenceCause::LeavingAffinity,
     DifferenceCause::NeedsAllSets,
     DifferenceCause::ReturnsOnce,
     DifferenceCause::KeepsMove,
@@ -87,7 +87,7 @@ impl DifferenceCause {
             Self::LosesMoved => {
                 "KAI moves pods of a job that is as entitled, and gives their new places away"
             }
-            Self::LeavingCompany => {
+            Self::LeavingAffinity => {
                 "KAI still counts a pod that is evicted now as present, for the affinity of others and its own"
             }
         }
@@ -160,7 +160,7 @@ fn ways(causes: &[DifferenceCause]) -> PolicyVariant {
             DifferenceCause::AboveCommonDomain,
             KaiBehavior::NarrowsDomains,
         ),
-        (DifferenceCause::LeavingCompany, KaiBehavior::CountsLeaving),
+        (DifferenceCause::LeavingAffinity, KaiBehavior::CountsLeaving),
         (DifferenceCause::NeedsAllSets, KaiBehavior::NeedsAllSets),
         (DifferenceCause::ReturnsOnce, KaiBehavior::ReturnsOnce),
         (DifferenceCause::KeepsMove, KaiBehavior::KeepsMove),
@@ -178,8 +178,9 @@ fn ways(causes: &[DifferenceCause]) -> PolicyVariant {
 
 /// Whether KAI reserves a GPU for a share that was not shared before.
 fn reserves_for_share(start: &Value, kais: &PodOutcomes) -> bool {
-    let groups = jobs(start).flat_map(tasks);
-    let groups = groups.filter_map(|task| task["gpu_groups"].as_array());
+    let groups = jobs(start)
+        .flat_map(tasks)
+        .filter_map(|task| task["gpu_groups"].as_array());
     let known: BTreeSet<&str> = groups.flatten().filter_map(Value::as_str).collect();
     let is_new = |group: &String| !known.contains(group.as_str());
     let mut reserved = kais.values().filter(|one| one.status == "Pipelined");

@@ -235,8 +235,11 @@ mod tests {
             {
                 let node = task["node"].as_str().unwrap().to_owned();
                 *held.entry(node.clone()).or_default() += task["gpu"]["gpus"].as_u64().unwrap();
-                let groups = task["gpu_groups"].as_array().unwrap().iter();
-                let groups = groups.map(|group| group.as_str().unwrap().to_owned());
+                let groups = task["gpu_groups"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|group| group.as_str().unwrap().to_owned());
                 shared.entry(node).or_default().extend(groups);
             }
             for node in made["nodes"].as_array().unwrap() {

@@ -77,7 +77,7 @@ impl<'a> JobGenerator<'a> {
         } else {
             (1000.0, 1e9)
         };
-        let company = self.company();
+        let affinity_terms = self.affinity_terms();
         let tasks: Vec<Value> = (0..pods)
             .map(|pod| {
                 let mut task = json!({
@@ -88,7 +88,7 @@ impl<'a> JobGenerator<'a> {
                     "cpu_millis": cpu,
                     "mem_bytes": memory,
                 });
-                for (field, value) in &company {
+                for (field, value) in &affinity_terms {
                     task[*field] = value.clone();
                 }
                 task
@@ -189,7 +189,7 @@ impl<'a> JobGenerator<'a> {
     }
 
     /// The affinity or anti-affinity terms of a job's pods.
-    fn company(&mut self) -> Vec<(&'static str, Value)> {
+    fn affinity_terms(&mut self) -> Vec<(&'static str, Value)> {
         if !self.random.chance(self.theme.affinity) {
             return Vec::new();
         }
@@ -206,8 +206,8 @@ impl<'a> JobGenerator<'a> {
             .random
             .of(&["affinity_topology_key", "anti_affinity_topology_key"]);
         let label = self.random.of(&["a", "b"]);
-        let company = json!({"labels": {"app": label}, kind: key});
-        vec![("pod_affinity", company)]
+        let affinity_terms = json!({"labels": {"app": label}, kind: key});
+        vec![("pod_affinity", affinity_terms)]
     }
 
     /// Starts a job if there is room for its minimum.
@@ -226,7 +226,7 @@ impl<'a> JobGenerator<'a> {
         } else {
             self.random.between(least, pods)
         };
-        let Some(places) = self.places(job, ask, (cpu, memory), count) else {
+        let Some(places) = self.places(job, ask, cpu, memory, count) else {
             return;
         };
         let is_ending = self.random.chance(self.theme.releasing);
@@ -255,7 +255,8 @@ impl JobGenerator<'_> {
         &mut self,
         job: &Value,
         ask: GeneratedRequest,
-        (cpu, memory): (f64, f64),
+        cpu: f64,
+        memory: f64,
         count: usize,
     ) -> Option<Vec<(String, Vec<String>)>> {
         let first = &job["tasks"][0];

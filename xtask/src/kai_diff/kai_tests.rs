@@ -48,7 +48,7 @@ pub(crate) fn validate(oracle: &mut KaiOracle, root: &Path) -> Result<String> {
 }
 
 /// The differences from what a case expects.
-fn unlike(case: &Value, standings: &PodOutcomes) -> Vec<String> {
+fn unlike(case: &Value, outcomes: &PodOutcomes) -> Vec<String> {
     let of_jobs = jobs(case).flat_map(|job| {
         let expected = &case["expected"]["jobs"][job["name"].as_str().unwrap_or_default()];
         tasks(job).map(move |task| (id(task), expected))
@@ -60,12 +60,12 @@ fn unlike(case: &Value, standings: &PodOutcomes) -> Vec<String> {
         .chain(of_tasks)
         .filter(|(_, expected)| !expected.is_null())
         .filter_map(|(task, expected)| {
-            let standing = standings.get(task)?;
+            let outcome = outcomes.get(task)?;
             let status = expected["status"].as_str().unwrap_or_default();
-            let node = expected["node"].as_str().filter(|_| standing.is_placed());
-            let is_right = standing.status == status
-                && node.is_none_or(|node| standing.node.as_deref() == Some(node));
-            (!is_right).then(|| format!("{}: {task} is {standing:?}, not {expected}", case["id"]))
+            let node = expected["node"].as_str().filter(|_| outcome.is_placed());
+            let is_right = outcome.status == status
+                && node.is_none_or(|node| outcome.node.as_deref() == Some(node));
+            (!is_right).then(|| format!("{}: {task} is {outcome:?}, not {expected}", case["id"]))
         })
         .collect()
 }

@@ -55,7 +55,6 @@ pub(crate) struct PolicyVariant {
     pub(crate) as_kai: BTreeSet<KaiBehavior>,
 }
 
-/// What Apportion decides.
 pub(crate) fn decided(cluster: &Value) -> Result<PodOutcomes> {
     decided_in(cluster, &PolicyVariant::default())
 }
@@ -74,49 +73,50 @@ pub(crate) fn decided_in(cluster: &Value, ways: &PolicyVariant) -> Result<PodOut
         plan(NOW, &cluster)
     };
     let all = session.outcomes().into_iter().map(|(task, (outcome, _))| {
-        let (node, gpu_groups) = match outcome.place {
-            Some(place) => (Some(place.node), place.cards),
+        let (node, gpu_groups) = match outcome.placement {
+            Some(placement) => (Some(placement.node), placement.cards),
             None => (None, Vec::new()),
         };
         let status = format!("{:?}", outcome.status);
-        let standing = PodOutcome {
+        let pod_outcome = PodOutcome {
             status,
             node,
             gpu_groups,
         };
-        (task.to_owned(), standing)
+        (task.to_owned(), pod_outcome)
     });
     Ok(all.collect())
 }
 
 /// How two outcomes differ. The choice between equal GPUs is not compared.
 pub(crate) fn difference(left: &PodOutcomes, right: &PodOutcomes) -> Option<DecisionDifference> {
-    let differ = |(task, one): (&String, &PodOutcome)| {
-        let other = right.get(task).cloned().unwrap_or_default();
-        match one.status == other.status {
-            false => Some(DecisionDifference::Fate),
-            true if one.is_to_be_somewhere() && one.node != other.node => {
-                Some(DecisionDifference::Node)
+    left.iter()
+        .filter_map(|(task, one): (&String, &PodOutcome)| {
+            let other = right.get(task).cloned().unwrap_or_default();
+            match one.status == other.status {
+                false => Some(DecisionDifference::Fate),
+                true if one.is_to_be_somewhere() && one.node != other.node => {
+                    Some(DecisionDifference::Node)
+                }
+                true => None,
             }
-            true => None,
-        }
-    };
-    left.iter().filter_map(differ).max()
+        })
+        .max()
 }
 
 /// The cluster after the decisions: bound pods run, evicted and pipelined pods wait.
-pub(crate) fn carried_on(cluster: &Value, standings: &PodOutcomes) -> Value {
+pub(crate) fn carried_on(cluster: &Value, outcomes: &PodOutcomes) -> Value {
     let mut after = cluster.clone();
     for task in tasks_mut(&mut after) {
-        let Some(standing) = standings.get(id(task)) else {
+        let Some(pod_outcome) = outcomes.get(id(task)) else {
             continue;
         };
-        match standing.status.as_str() {
+        match pod_outcome.status.as_str() {
             "Binding" => {
                 task["state"] = json!("Running");
-                task["node"] = json!(standing.node);
+                task["node"] = json!(pod_outcome.node);
                 task["gpu_groups"] = if has_groups(task) {
-                    json!(standing.gpu_groups)
+                    json!(pod_outcome.gpu_groups)
                 } else {
                     json!([])
                 };
@@ -159,32 +159,35 @@ pub(crate) fn id(task: &Value) -> &str {
 
 /// The names of the running pods.
 pub(crate) fn running(cluster: &Value) -> BTreeSet<&str> {
-    let runs = |task: &&Value| task["state"] == "Running";
     let tasks = jobs(cluster).flat_map(tasks);
-    tasks.filter(runs).map(id).collect()
+    tasks
+        .filter(|task| task["state"] == "Running")
+        .map(id)
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn standings(all: &[(&str, &str, Option<&str>)]) -> PodOutcomes {
-        let standing = |(task, status, node): &(&str, &str, Option<&str>)| {
-            let standing = PodOutcome {
-                status: (*status).to_owned(),
-                node: node.map(str::to_owned),
-                gpu_groups: Vec::new(),
-            };
-            ((*task).to_owned(), standing)
-        };
-        all.iter().map(standing).collect()
+    fn outcomes(all: &[(&str, &str, Option<&str>)]) -> PodOutcomes {
+        all.iter()
+            .map(|(task, status, node): &(&str, &str, Option<&str>)| {
+                let pod_outcome = PodOutcome {
+                    status: (*status).to_owned(),
+                    node: node.map(str::to_owned),
+                    gpu_groups: Vec::new(),
+                };
+                ((*task).to_owned(), pod_outcome)
+            })
+            .collect()
     }
 
     #[test]
     fn another_status_weighs_more_than_another_node() {
-        let kais = standings(&[("a-0", "Binding", Some("n0")), ("a-1", "Pending", None)]);
-        let moved = standings(&[("a-0", "Binding", Some("n1")), ("a-1", "Pending", None)]);
-        let other = standings(&[
+        let kais = outcomes(&[("a-0", "Binding", Some("n0")), ("a-1", "Pending", None)]);
+        let moved = outcomes(&[("a-0", "Binding", Some("n1")), ("a-1", "Pending", None)]);
+        let other = outcomes(&[
             ("a-0", "Binding", Some("n1")),
             ("a-1", "Binding", Some("n0")),
         ]);
@@ -195,15 +198,15 @@ mod tests {
 
     #[test]
     fn the_node_of_a_pod_that_waits_says_nothing() {
-        let one = standings(&[("a-0", "Pending", Some("n0"))]);
-        let other = standings(&[("a-0", "Pending", None)]);
+        let one = outcomes(&[("a-0", "Pending", Some("n0"))]);
+        let other = outcomes(&[("a-0", "Pending", None)]);
         assert_eq!(difference(&one, &other), None);
     }
 
     #[test]
     fn the_node_that_a_pod_leaves_is_no_decision() {
-        let one = standings(&[("a-0", "Releasing", Some("n0"))]);
-        let other = standings(&[("a-0", "Releasing", Some("n1"))]);
+        let one = outcomes(&[("a-0", "Releasing", Some("n0"))]);
+        let other = outcomes(&[("a-0", "Releasing", Some("n1"))]);
         assert_eq!(difference(&one, &other), None);
     }
 
@@ -214,7 +217,7 @@ mod tests {
             {"id": "a-1", "state": "Running", "node": "n0", "gpu": {"kind": "whole"}},
             {"id": "a-2", "state": "Running", "node": "n0", "gpu": {"kind": "whole"}},
         ]}]});
-        let decided = standings(&[
+        let decided = outcomes(&[
             ("a-0", "Binding", Some("n1")),
             ("a-1", "Releasing", Some("n0")),
             ("a-2", "Running", Some("n0")),

@@ -33,7 +33,6 @@ impl ClusterRng {
         list[self.between(0, list.len() - 1)]
     }
 
-    /// Shuffles a list.
     pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             let other = self.between(0, last);

@@ -79,8 +79,11 @@ impl RemainingCapacity {
     }
 
     fn share(&mut self, part: usize, devices: usize) -> Option<Vec<String>> {
-        let with_room = |used: &&usize| **used + part <= 1000;
-        let found = self.shared.iter().filter(with_room).count();
+        let found = self
+            .shared
+            .iter()
+            .filter(|used| **used + part <= 1000)
+            .count();
         if part > 1000 || found + self.idle < devices {
             return None;
         }

@@ -93,8 +93,10 @@ impl fmt::Display for KaiDiffReport {
             "{:<14} {:>8} {:>7} {:>7} {:>5} {:>5} {:>10}",
             "theme", "clusters", "cycles", "same", "node", "fate", "KAI varies"
         )?;
-        let all = self.themes.values();
-        let all = all.fold(ThemeCounts::default(), ThemeCounts::plus);
+        let all = self
+            .themes
+            .values()
+            .fold(ThemeCounts::default(), ThemeCounts::plus);
         let rows = self
             .themes
             .iter()

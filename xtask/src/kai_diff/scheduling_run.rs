@@ -58,7 +58,6 @@ impl EndComparison {
         found.map_or("", |(_, words)| words)
     }
 
-    /// Compares two ends.
     pub(crate) fn of(ours: &SchedulingRun, kais: &SchedulingRun) -> Self {
         let same = running(&ours.end) == running(&kais.end);
         match (ours.rests, kais.rests) {
@@ -88,10 +87,10 @@ pub(crate) fn carry_on(
     let mut cycles: Vec<(Value, PodOutcomes)> = Vec::new();
     let mut at = cluster.clone();
     for _ in 0..CYCLES {
-        let standings = decide(&at)?;
-        let next = carried_on(&at, &standings);
+        let outcomes = decide(&at)?;
+        let next = carried_on(&at, &outcomes);
         let rests = running(&next) == running(&at) && next["jobs"] == at["jobs"];
-        cycles.push((std::mem::replace(&mut at, next), standings));
+        cycles.push((std::mem::replace(&mut at, next), outcomes));
         if rests {
             return Ok(SchedulingRun {
                 cycles,

@@ -60,7 +60,6 @@ const PLAIN: ClusterTheme = ClusterTheme {
     urgent: 25,
 };
 
-/// All themes.
 pub(crate) const ALL: [ClusterTheme; 22] = [
     PLAIN,
     ClusterTheme {

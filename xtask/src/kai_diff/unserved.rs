@@ -55,8 +55,9 @@ pub(crate) fn unserved(
                 && (*why != Entitlement::Priority || gives_way())
         });
         let losers = losers(&further)?;
-        let pays = |(_, why): &UnservedJob| losers.iter().any(|loser| loser <= why);
-        let (for_moved, rest): (Vec<_>, Vec<_>) = served.into_iter().partition(pays);
+        let (for_moved, rest): (Vec<_>, Vec<_>) = served
+            .into_iter()
+            .partition(|(_, why): &UnservedJob| losers.iter().any(|loser| loser <= why));
         found.for_moved.extend(for_moved);
         served = rest;
     }
@@ -99,11 +100,10 @@ fn without_places(cluster: &Value, name: &str) -> Value {
 fn evicted(run: &SchedulingRun) -> BTreeSet<&str> {
     let mut evicted = BTreeSet::new();
     for (start, outcomes) in &run.cycles {
-        let leaves = |task: &&str| {
+        evicted.extend(running(start).into_iter().filter(|task| {
             let outcome = outcomes.get(*task);
             outcome.is_some_and(|outcome| outcome.status == "Releasing")
-        };
-        evicted.extend(running(start).into_iter().filter(leaves));
+        }));
     }
     evicted
 }

@@ -69,8 +69,9 @@ fn move_port(cluster: &LocalCluster, from: u16, to: u16) -> Result<()> {
     let arguments = binder["spec"]["template"]["spec"]["containers"][0]["args"].as_array();
     let mut arguments = arguments.into_iter().flatten();
     let listens = format!("--address=0.0.0.0:{from}");
-    let place = arguments.position(|argument| argument.as_str() == Some(&listens));
-    let place = place.context("the scheduler is not told where to listen")?;
+    let place = arguments
+        .position(|argument| argument.as_str() == Some(&listens))
+        .context("the scheduler is not told where to listen")?;
     let container = "/spec/template/spec/containers/0";
     let patch = json!([
         {"op": "replace", "path": format!("{container}/ports/0/containerPort"), "value": to},
@@ -83,7 +84,6 @@ fn move_port(cluster: &LocalCluster, from: u16, to: u16) -> Result<()> {
     Ok(())
 }
 
-/// Restarts the programs.
 pub(super) fn restart(cluster: &LocalCluster) -> Result<()> {
     let all = ["delete", "pods", "--all", "--now", "-n", NAMESPACE];
     cluster.kubectl(&all)?;

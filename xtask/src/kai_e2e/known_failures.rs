@@ -1,6 +1,5 @@
 //! Why specs do not pass: one row for each cause. A spec that fails without a row is our fault.
 
-/// One cause.
 struct KnownFailure {
     /// The start of the suite's folder.
     folder: &'static str,

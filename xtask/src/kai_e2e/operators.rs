@@ -74,7 +74,6 @@ fn name_deployment(cluster: &LocalCluster, namespace: &str, name: &str) -> Resul
     Ok(())
 }
 
-/// Installs the CRDs.
 pub(super) fn install_kinds(cluster: &LocalCluster, dir: &Path) -> Result<()> {
     name_deployment(cluster, "knative-operator", "knative-operator")?;
     for (module, files) in KINDS {

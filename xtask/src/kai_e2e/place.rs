@@ -40,9 +40,9 @@ pub(super) fn prepare(
     let is_ready = cluster
         .servers()
         .any(|(name, _)| name == stand_ins::KUBELET);
-    let news = load(cluster, &staged)?;
+    let loaded = load(cluster, &staged)?;
     if is_ready {
-        return if news {
+        return if loaded {
             chart::restart(cluster)
         } else {
             Ok(())
@@ -137,20 +137,22 @@ fn add_numa_zones(cluster: &LocalCluster, nodes: &[StandInNode]) -> Result<()> {
 }
 
 fn nodes(with_gpus: usize) -> Vec<StandInNode> {
-    let room = || {
-        let room = [
+    let capacity = || {
+        let capacity = [
             ("cpu", "8"),
             ("memory", "32Gi"),
             ("pods", "110"),
             ("ephemeral-storage", "200Gi"),
         ];
-        room.map(|(name, much)| (name, much.to_owned())).to_vec()
+        capacity
+            .map(|(name, much)| (name, much.to_owned()))
+            .to_vec()
     };
     let with_gpus = (1..=with_gpus).map(|number| StandInNode {
         name: format!("gpu-{number}"),
         gpus: GPUS,
         gpu_memory: GPU_MEMORY,
-        room: [room(), vec![(NAMED_BY_SPECS, GPUS.to_string())]].concat(),
+        capacity: [capacity(), vec![(NAMED_BY_SPECS, GPUS.to_string())]].concat(),
         labels: vec![
             ("nvidia.com/gpu.memory", GPU_MEMORY.to_string()),
             ("nvidia.com/gpu.count", GPUS.to_string()),
@@ -161,7 +163,7 @@ fn nodes(with_gpus: usize) -> Vec<StandInNode> {
         name: "cpu-1".to_owned(),
         gpus: 0,
         gpu_memory: 0,
-        room: room(),
+        capacity: capacity(),
         labels: Vec::new(),
     };
     with_gpus.chain([without]).collect()

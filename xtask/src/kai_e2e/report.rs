@@ -24,7 +24,6 @@ pub(super) enum SpecState {
     NotRun,
 }
 
-/// One spec.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SpecReport {
@@ -82,11 +81,10 @@ pub(super) fn settle(specs: &mut [SpecReport]) {
         .cloned()
         .collect();
     for spec in specs.iter_mut().filter(|spec| spec.was_passed_over()) {
-        let is_within = |failed: &&SpecReport| {
+        if let Some(failed) = failed.iter().find(|failed| {
             let containers = failed.unprepared.as_deref();
             containers.is_some_and(|containers| spec.name.starts_with(containers))
-        };
-        if let Some(failed) = failed.iter().find(is_within) {
+        }) {
             spec.state = SpecState::Failed;
             spec.message.clone_from(&failed.message);
         }

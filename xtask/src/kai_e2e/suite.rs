@@ -44,8 +44,10 @@ pub(super) fn below(dir: &Path) -> Result<Vec<E2eSuite>> {
             }
         }
     }
-    let suite = |(folder, path)| E2eSuite { folder, path };
-    Ok(found.into_iter().map(suite).collect())
+    Ok(found
+        .into_iter()
+        .map(|(folder, path)| E2eSuite { folder, path })
+        .collect())
 }
 
 impl E2eSuite {
@@ -108,14 +110,14 @@ impl E2eSuite {
                 .map(|name| format!("--ginkgo.focus={name}"))
                 .collect();
             let again = self.start(program, results, &focus, Some(cluster))?;
-            let news: BTreeMap<String, SpecReport> = again
+            let rerun_reports: BTreeMap<String, SpecReport> = again
                 .into_iter()
                 .filter(|spec| !spec.was_passed_over())
                 .map(|spec| (spec.name.clone(), spec))
                 .collect();
             let mut is_stuck = true;
             for spec in specs.iter_mut().filter(|spec| spec.was_passed_over()) {
-                if let Some(new) = news.get(&spec.name) {
+                if let Some(new) = rerun_reports.get(&spec.name) {
                     *spec = new.clone();
                     is_stuck = false;
                 }

@@ -88,7 +88,7 @@ fn change(question: &mut Value, fields: &[GrouperField], dice: &mut QuestionRng)
     match dice.below(10) {
         0..3 => damage(question, dice),
         3..6 => label(question, dice),
-        6..8 => say(question, fields, dice),
+        6..8 => set_fields(question, fields, dice),
         8 => remember(question, dice),
         _ => settle(question, dice),
     }
@@ -163,7 +163,7 @@ fn find_templates(value: &Value, pointer: String, found: &mut Vec<String>) {
 }
 
 /// Sets a field that the grouper reads, or a label if there is none.
-fn say(question: &mut Value, fields: &[GrouperField], dice: &mut QuestionRng) {
+fn set_fields(question: &mut Value, fields: &[GrouperField], dice: &mut QuestionRng) {
     let grouper = question["grouper"].as_str().unwrap_or_default().to_owned();
     let fitting = fields
         .iter()

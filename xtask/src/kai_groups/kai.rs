@@ -23,7 +23,6 @@ const LAID: [(&str, &str); 2] = [
 ];
 const PACKAGE: &str = "./pkg/podgrouper/podgrouper/hub";
 
-/// The built program.
 pub(super) struct GrouperProgram {
     path: PathBuf,
     folder: PathBuf,
@@ -73,12 +72,12 @@ impl GrouperProgram {
         let mut program = Command::new(&self.path);
         let names = ["-test.run", "^TestApportionAsks$", "-test.timeout", "1h"];
         program.args(names).current_dir(&self.folder);
-        let said = program
+        let kai_answer = program
             .env("APPORTION_QUESTIONS", &asked)
             .env("APPORTION_ANSWERS", &answered)
             .output()?;
-        let log = String::from_utf8_lossy(&said.stdout);
-        ensure!(said.status.success(), "KAI's grouper failed: {log}");
+        let log = String::from_utf8_lossy(&kai_answer.stdout);
+        ensure!(kai_answer.status.success(), "KAI's grouper failed: {log}");
         let answers: Vec<Value> = serde_json::from_str(&fs::read_to_string(&answered)?)?;
         ensure!(
             answers.len() == questions.len(),
@@ -89,15 +88,15 @@ impl GrouperProgram {
 }
 
 impl GrouperAnswer {
-    fn read(said: &Value) -> Self {
-        let text = |field: &str| said[field].as_str().map(str::to_owned);
+    fn read(kai_answer: &Value) -> Self {
+        let text = |field: &str| kai_answer[field].as_str().map(str::to_owned);
         match (
             text("error").or_else(|| text("panic")),
-            said.get("unaskable"),
+            kai_answer.get("unaskable"),
         ) {
             (_, Some(why)) => Self::Unaskable(why.to_string()),
             (Some(error), _) => Self::Error(error),
-            (None, _) => Self::Group(said["group"].clone()),
+            (None, _) => Self::Group(kai_answer["group"].clone()),
         }
     }
 

@@ -116,8 +116,8 @@ impl CallContext<'_> {
                 let topology = arg(4).as_str().unwrap_or_default();
                 let index = arg(1)
                     .as_u64()
-                    .and_then(|index| usize::try_from(index).ok());
-                let index = index.unwrap_or_default();
+                    .and_then(|index| usize::try_from(index).ok())
+                    .unwrap_or_default();
                 kai_cases::parse_sub_group(arg(0), index, ObjectView::new(&gang), topology)
                     .map(|part| case_json::sub_group(&part))
             }
@@ -144,12 +144,14 @@ impl CallContext<'_> {
             }
             "getDefaultPriorityClassNameForKind" => Ok(self.default_class(arg(0)).into()),
             "parseConfigMapDataToDefaultConfigs" => KindDefaults::parse(object(0)).map(|read| {
-                let entry = |entry: &apportion_groups::KindDefault| {
-                    json!({"typeName": entry.kind, "group": entry.api_group,
+                read.entries()
+                    .iter()
+                    .map(|entry| {
+                        json!({"typeName": entry.kind, "group": entry.api_group,
                         "priorityName": entry.priority_class,
                         "preemptibility": entry.preemptibility.map(|word| word.text())})
-                };
-                read.entries().iter().map(entry).collect()
+                    })
+                    .collect()
             }),
             "shouldUseSubGroups" => {
                 let text = |number| arg(number).as_str().unwrap_or_default();

@@ -141,8 +141,10 @@ pub(super) fn follow<'a>(root: &'a Value, path: &str) -> Result<Vec<Option<&'a V
             found = found.into_iter().map(|at| at?.get(field)).collect();
         }
     }
-    let missing = |at: Option<&'a Value>| at.filter(|at| !at.is_null());
-    Ok(found.into_iter().map(missing).collect())
+    Ok(found
+        .into_iter()
+        .map(|at: Option<&'a Value>| at.filter(|at| !at.is_null()))
+        .collect())
 }
 
 fn entry<'a>(at: Option<&'a Value>, inside: &str) -> Vec<Option<&'a Value>> {

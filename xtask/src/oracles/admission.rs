@@ -17,7 +17,6 @@ use super::differs;
 
 mod checks;
 
-/// Replaces randomness.
 const ENTROPY: u64 = 0x1234_5678_9abc_def0;
 
 /// The answer of a rule.

@@ -81,9 +81,11 @@ impl<'v> CaseQueues<'v> {
 
     /// The path from the top to `queue`, which need not be one of the case's queues.
     fn path(&self, queue: &'v Value) -> Vec<&'v Value> {
-        let above = |at: &&'v Value| self.by_name.get(at["parent"].as_str()?).copied();
         let first = (!queue.is_null()).then_some(queue);
-        let mut path: Vec<&Value> = std::iter::successors(first, above).collect();
+        let mut path: Vec<&Value> = std::iter::successors(first, |at: &&'v Value| {
+            self.by_name.get(at["parent"].as_str()?).copied()
+        })
+        .collect();
         path.reverse();
         path
     }
@@ -129,8 +131,9 @@ impl<'v> CaseQueues<'v> {
         let method = resolution(&inputs["reclaim_method"]);
         let taker = queue(&inputs["pending_job"])?;
         let minimum = self.minimum(reclaims, method, taker, queue(victim)?);
-        let started = victim["started_ago_s"].as_f64();
-        let started = started.map(|ago| NOW.saturating_sub(Duration::from_secs_f64(ago)));
+        let started = victim["started_ago_s"]
+            .as_f64()
+            .map(|ago| NOW.saturating_sub(Duration::from_secs_f64(ago)));
         Ok(is_protected(started, minimum, NOW))
     }
 }

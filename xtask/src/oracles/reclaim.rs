@@ -89,11 +89,18 @@ fn of_a_tree(kind: &str, inputs: &Value) -> Result<bool> {
             for (name, losses) in given.into_iter().flatten() {
                 let queue = find(&tree, &json!(name))?;
                 let losses = losses.as_array().context("victims are a list")?;
-                let loss = |given| QueueLoss {
-                    amounts: amounts(given),
-                    ..QueueLoss::default()
-                };
-                victims.insert(queue, vec![losses.iter().map(loss).collect()]);
+                victims.insert(
+                    queue,
+                    vec![
+                        losses
+                            .iter()
+                            .map(|given| QueueLoss {
+                                amounts: amounts(given),
+                                ..QueueLoss::default()
+                            })
+                            .collect(),
+                    ],
+                );
             }
             reclaimable(&tree, reclaimer, &victims, number(&inputs["multiplier"]))
         }

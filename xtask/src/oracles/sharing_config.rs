@@ -23,20 +23,20 @@ pub(super) fn ask(case: &Value) -> Result<Option<String>> {
         "capabilities_configmap_name" => Ok(name(&pod(inputs)?, inputs, expected)),
         "generate_configmap_name" => {
             let mut pod = pod(inputs)?;
-            let generated = config_map::set_capabilities(&mut pod, place(inputs), 77);
+            let generated = config_map::set_capabilities(&mut pod, position(inputs), 77);
             Ok(generated_name(&pod, &generated, expected))
         }
         "upsert_configmap" => upsert(inputs, expected),
         "rollback" => Ok(rollback(&pod(inputs)?, inputs, expected)),
-        "allocated_gpus" => Ok(told(allocated(inputs)?, expected, amount)),
+        "allocated_gpus" => Ok(explained(allocated(inputs)?, expected, amount)),
         "received_resources" => {
             let pod = pod(inputs)?;
             let answer = in_nodes(inputs, &pod.spec.node_name, |node| {
                 gpu_amounts::received(&pod, node)
             })?;
-            Ok(told(answer, expected, amount_list))
+            Ok(explained(answer, expected, amount_list))
         }
-        "requested_resources" => Ok(told(
+        "requested_resources" => Ok(explained(
             gpu_amounts::requested(&pod(inputs)?),
             expected,
             amount_list,
@@ -49,8 +49,11 @@ pub(super) fn ask(case: &Value) -> Result<Option<String>> {
                 "node_gpu_memory_nvidia" => one(gpu_amounts::nvidia_memory(node), node),
                 _ => gpu_amounts::card_memory(node),
             };
-            let number = |given: &Value, memory: &f64| given.as_f64() == Some(*memory);
-            Ok(told(answer, expected, number))
+            Ok(explained(
+                answer,
+                expected,
+                |given: &Value, memory: &f64| given.as_f64() == Some(*memory),
+            ))
         }
         other => bail!("unknown kind {other}"),
     }
@@ -60,7 +63,7 @@ fn pod(inputs: &Value) -> Result<Pod> {
     Pod::read(&inputs["pod"]).context("failed to read the pod")
 }
 
-fn place(inputs: &Value) -> ContainerIndex {
+fn position(inputs: &Value) -> ContainerIndex {
     let index = inputs["container_index"].as_u64().unwrap_or_default();
     ContainerIndex {
         list: match inputs["container_type"].as_str() {
@@ -95,12 +98,15 @@ fn differs_in(answer: &Value, expected: &Value) -> Option<String> {
 }
 
 fn name(pod: &Pod, inputs: &Value, expected: &Value) -> Option<String> {
-    let answer = config_map::capabilities(pod, place(inputs));
+    let answer = config_map::capabilities(pod, position(inputs));
     if expected["error"].as_bool().unwrap_or_default() != answer.is_err() {
         return Some(format!("{answer:?}"));
     }
-    let texts = expected.as_object().into_iter().flatten();
-    let texts = texts.filter(|(field, _)| !field.starts_with("error"));
+    let texts = expected
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(field, _)| !field.starts_with("error"));
     let mut texts = texts.filter_map(|(_, value)| value.as_str());
     let name = answer.unwrap_or_default();
     texts
@@ -110,14 +116,14 @@ fn name(pod: &Pod, inputs: &Value, expected: &Value) -> Option<String> {
 
 fn generated_name(pod: &Pod, generated: &str, expected: &Value) -> Option<String> {
     let own = pod.annotation(names::CONFIG_MAP).unwrap_or_default();
-    let is_label = |label: &str| {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let (first, last) = (label.bytes().next(), label.bytes().last());
-        first.is_some_and(plain)
-            && last.is_some_and(plain)
-            && label.bytes().all(|b| plain(b) || b == b'-')
-    };
-    let is_valid = generated.len() <= 253 && generated.split('.').all(is_label);
+    let is_valid = generated.len() <= 253
+        && generated.split('.').all(|label| {
+            let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+            let (first, last) = (label.bytes().next(), label.bytes().last());
+            first.is_some_and(plain)
+                && last.is_some_and(plain)
+                && label.bytes().all(|b| plain(b) || b == b'-')
+        });
     let unwanted = expected["must_not_contain"].as_str();
     let wanted = expected["equals"]
         .as_str()
@@ -163,7 +169,7 @@ fn rollback(pod: &Pod, inputs: &Value, expected: &Value) -> Option<String> {
 }
 
 /// Compares an amount with the expected one.
-fn told<T: std::fmt::Debug>(
+fn explained<T: std::fmt::Debug>(
     answer: Result<T, GpuAmountError>,
     expected: &Value,
     is: impl Fn(&Value, &T) -> bool,
@@ -185,12 +191,12 @@ fn amount_list(given: &Value, amounts: &ResourceQuantities) -> bool {
     let Some(given) = given.as_object() else {
         return false;
     };
-    let is_given = |(name, quantity): (&&str, &Quantity)| {
-        given
-            .get(*name)
-            .is_some_and(|given| amount(given, quantity))
-    };
-    given.len() == amounts.len() && amounts.iter().all(is_given)
+    given.len() == amounts.len()
+        && amounts.iter().all(|(name, quantity): (&&str, &Quantity)| {
+            given
+                .get(*name)
+                .is_some_and(|given| amount(given, quantity))
+        })
 }
 
 fn allocated(inputs: &Value) -> Result<Result<Quantity, GpuAmountError>> {

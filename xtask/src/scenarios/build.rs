@@ -249,13 +249,16 @@ fn queue(queue: &format::ScenarioQueue) -> Queue {
 
 fn job(job: &format::ScenarioJob) -> Result<Job> {
     let is_guaranteed = job.qos_class.as_deref() == Some("Guaranteed");
-    let tasks = job.tasks.iter().map(|given| {
-        Ok(Task {
-            is_guaranteed,
-            ..task(given)?
+    let tasks = job
+        .tasks
+        .iter()
+        .map(|given| {
+            Ok(Task {
+                is_guaranteed,
+                ..task(given)?
+            })
         })
-    });
-    let tasks = tasks.collect::<Result<Vec<Task>>>()?;
+        .collect::<Result<Vec<Task>>>()?;
     let runs = tasks.iter().any(|task| task.status.is_allocated());
     // Pods from an earlier round count as started 60 seconds ago, as pods that run from the beginning.
     let started = job.last_start_age_s.or(runs.then_some(60.0));

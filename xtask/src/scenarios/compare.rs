@@ -55,12 +55,12 @@ pub(crate) fn differences(
 fn zones(session: &Session<'_>, node: &str, expected: &ExpectedNode) -> Option<String> {
     let has = session.available_in_zones(node);
     let wanted = expected.numa_zones_available.iter().flatten();
-    let mut wrong = wanted.filter_map(|(place, amounts)| {
-        let available = has.get(place.parse::<usize>().ok()?)?;
+    let mut wrong = wanted.filter_map(|(placement, amounts)| {
+        let available = has.get(placement.parse::<usize>().ok()?)?;
         let wanted = zone_amounts(*amounts);
         let named = |all: ZoneAmounts| all.only(true, wanted.memory > 0, wanted.cards > 0);
         let is_right = named(wanted) == named(*available);
-        (!is_right).then(|| format!("zone {place} of {node} has {available:?}, not {wanted:?}"))
+        (!is_right).then(|| format!("zone {placement} of {node} has {available:?}, not {wanted:?}"))
     });
     wrong.next()
 }
@@ -112,9 +112,9 @@ fn pods(
                 task.id, outcome.status
             ));
         } else if let (Some(node), true) = (&expected.node, wanted.is_active()) {
-            let place = outcome.place.as_ref().map(|place| &place.node);
-            if place != Some(node) {
-                wrong.push(format!("{} is on {place:?}, not {node}", task.id));
+            let placement = outcome.placement.as_ref().map(|placement| &placement.node);
+            if placement != Some(node) {
+                wrong.push(format!("{} is on {placement:?}, not {node}", task.id));
             }
         }
     }

@@ -14,7 +14,6 @@ use anyhow::{Context, Result};
 use crate::steps::run;
 use crate::workspace::Workspace;
 
-/// The major versions.
 pub(super) const MAJORS: [u32; 2] = [12, 13];
 /// The package and its archive.
 pub(super) const PACKAGE: &str = "apportion-sim-cudart";

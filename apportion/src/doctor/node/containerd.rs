@@ -37,8 +37,12 @@ fn texts(host: &NodeFilesystem, path: &str) -> Vec<String> {
         return Vec::new();
     };
     let table = text.parse::<Table>().unwrap_or_default();
-    let imports = table.get("imports").and_then(Value::as_array);
-    let imports = imports.into_iter().flatten().filter_map(Value::as_str);
+    let imports = table
+        .get("imports")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
     let imported: Vec<_> = imports.flat_map(|import| imported(host, import)).collect();
     std::iter::once(text).chain(imported).collect()
 }
@@ -99,12 +103,17 @@ impl ContainerdConfig {
 
     /// The folder for CDI files, if the usual one is not configured; preferably one that a reboot empties.
     pub(super) fn cdi_dir(&self) -> Option<String> {
-        let is_usual = |dir: &String| USUAL_CDI.contains(&dir.trim_end_matches('/'));
-        if self.cdi_dirs.iter().any(is_usual) {
+        if self
+            .cdi_dirs
+            .iter()
+            .any(|dir| USUAL_CDI.contains(&dir.trim_end_matches('/')))
+        {
             return None;
         }
-        let is_passing = |dir: &&String| dir.starts_with("/run/") || dir.starts_with("/var/run/");
-        let best = self.cdi_dirs.iter().find(is_passing);
+        let best = self
+            .cdi_dirs
+            .iter()
+            .find(|dir| dir.starts_with("/run/") || dir.starts_with("/var/run/"));
         best.or(self.cdi_dirs.last()).cloned()
     }
 

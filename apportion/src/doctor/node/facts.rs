@@ -40,7 +40,6 @@ pub(super) enum KubernetesDistribution {
     Other,
 }
 
-/// The container runtime.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ContainerRuntime {
     pub(super) name: Option<&'static str>,
@@ -175,8 +174,7 @@ const TOOLKIT: [&str; 2] = [
     "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
 ];
 
-/// Collects the facts.
-pub(super) fn look(host: &NodeFilesystem) -> NodeEnvironment {
+pub(super) fn collect(host: &NodeFilesystem) -> NodeEnvironment {
     let release = host.text("/etc/os-release").unwrap_or_default();
     let kubelet_root = host.first(&KUBELET_ROOTS).map(str::to_owned);
     let nvidia_plugin = kubelet_root
@@ -206,8 +204,7 @@ pub(super) fn look(host: &NodeFilesystem) -> NodeEnvironment {
 /// removal.
 fn nvidia_plugin(host: &NodeFilesystem, folder: &str) -> Option<String> {
     let mut names = host.names(folder).into_iter();
-    let is_its = |name: &String| name.starts_with("nvidia") && name.ends_with(".sock");
-    if let Some(socket) = names.find(is_its) {
+    if let Some(socket) = names.find(|name| name.starts_with("nvidia") && name.ends_with(".sock")) {
         return Some(format!(
             "NVIDIA's device plugin serves this node ({socket})"
         ));
@@ -239,31 +236,29 @@ fn distribution(host: &NodeFilesystem, release: &str) -> KubernetesDistribution 
 
 /// The value of a field in `os-release`.
 fn field(release: &str, name: &str) -> Option<String> {
-    let of = |line: &str| {
+    release.lines().find_map(|line| {
         Some(
             line.strip_prefix(name)?
                 .strip_prefix('=')?
                 .trim_matches('"')
                 .to_owned(),
         )
-    };
-    release.lines().find_map(of)
+    })
 }
 
 /// Whether `path` is on a mount with `noexec`.
 fn is_noexec(mounts: &str, path: &str) -> bool {
-    let mount = |line: &str| {
-        let mut words = line.split(' ').skip(1);
-        let at = words.next()?.to_owned();
-        let options = words.nth(1)?.to_owned();
-        std::path::Path::new(path)
-            .starts_with(&at)
-            .then_some((at, options))
-    };
     // Of several mounts at one path, the last one counts.
     let of = mounts
         .lines()
-        .filter_map(mount)
+        .filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            let at = words.next()?.to_owned();
+            let options = words.nth(1)?.to_owned();
+            std::path::Path::new(path)
+                .starts_with(&at)
+                .then_some((at, options))
+        })
         .max_by_key(|(at, _)| at.len());
     of.is_some_and(|(_, options)| options.split(',').any(|option| option == "noexec"))
 }
@@ -318,12 +313,11 @@ fn is_hardened(host: &NodeFilesystem) -> bool {
 fn description(host: &NodeFilesystem) -> CdiSpecState {
     let files = CDI.into_iter().flat_map(|folder| {
         let names = host.names(folder).into_iter();
-        let is_one = |name: &String| {
-            let is_nvidias = name.contains("nvidia") && !name.starts_with("apportion.dev-");
-            is_nvidias && (name.ends_with(".yaml") || name.ends_with(".json"))
-        };
         names
-            .filter(is_one)
+            .filter(|name| {
+                let is_nvidias = name.contains("nvidia") && !name.starts_with("apportion.dev-");
+                is_nvidias && (name.ends_with(".yaml") || name.ends_with(".json"))
+            })
             .map(move |name| format!("{folder}/{name}"))
     });
     let mut found = CdiSpecState::No;

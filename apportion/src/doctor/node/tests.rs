@@ -271,8 +271,11 @@ fn what_of_a_node_cannot_be_read_is_said_and_no_value_is_recommended() {
     // As unreadable as another user's folder, even for root.
     std::os::unix::fs::symlink(&kubelet, &kubelet).unwrap();
     let report = report(&NodeFilesystem::at(root.path()));
-    let finding = report.findings.iter().find(|of| of.check == UNREAD);
-    let finding = finding.expect("it is said");
+    let finding = report
+        .findings
+        .iter()
+        .find(|of| of.check == UNREAD)
+        .expect("it is said");
     assert_eq!(finding.state, FindingState::Missing);
     assert!(
         finding.found.starts_with("cannot read /var/lib/kubelet/"),

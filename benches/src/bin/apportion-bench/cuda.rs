@@ -130,7 +130,6 @@ impl Cuda {
         Ok(address)
     }
 
-    /// Frees.
     pub(crate) fn give(&self, address: u64) -> i32 {
         (self.free)(address)
     }
@@ -151,7 +150,6 @@ impl Cuda {
         }
     }
 
-    /// Allocates and frees.
     pub(crate) fn alloc_and_free(&self, bytes: usize) -> i32 {
         let mut address = 0;
         (self.alloc)(&mut address, bytes) | (self.free)(address)

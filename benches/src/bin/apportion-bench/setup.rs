@@ -21,11 +21,9 @@ use crate::worker::{WorkerOutput, WorkerTask};
 /// The driver below a measured process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BenchDriver {
-    /// Returns at once.
     Null,
     /// The same without stream capture modes, like drivers before CUDA 10.1.
     Modeless,
-    /// The simulated machine.
     Simulated,
 }
 
@@ -192,9 +190,10 @@ impl BenchSetup {
             others.0.push(self.worker(WorkerTask::Stay, driver, true)?);
         }
         for other in &mut others.0 {
-            let said = other.stdout.as_mut().context("its output is piped")?;
+            let output = other.stdout.as_mut().context("its output is piped")?;
             let mut first = [0];
-            said.read_exact(&mut first)
+            output
+                .read_exact(&mut first)
                 .context("a process that was to stay in the account has ended")?;
         }
         Ok(others)
@@ -220,19 +219,19 @@ impl BenchSetup {
 fn without_modes(driver: &[u8]) -> Result<Vec<u8>> {
     let (name, other) = EXCHANGE;
     let mut driver = driver.to_vec();
-    let mut places = Vec::new();
-    for (place, bytes) in driver.windows(name.len()).enumerate() {
+    let mut offsets = Vec::new();
+    for (offset, bytes) in driver.windows(name.len()).enumerate() {
         if bytes == name {
-            places.push(place);
+            offsets.push(offset);
         }
     }
     ensure!(
-        !places.is_empty(),
+        !offsets.is_empty(),
         "the driver that does nothing has no capture modes"
     );
-    for place in places {
-        let end = place + name.len();
-        let at = driver.get_mut(place..end).context("it was found there")?;
+    for offset in offsets {
+        let end = offset + name.len();
+        let at = driver.get_mut(offset..end).context("it was found there")?;
         at.copy_from_slice(other);
     }
     Ok(driver)

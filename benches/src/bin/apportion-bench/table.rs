@@ -5,9 +5,9 @@ use crate::quantiles::SampleQuantiles;
 /// The same operation measured without and with the library, in each round.
 #[derive(Debug, Default)]
 pub(crate) struct PairedSamples {
-    /// Nanoseconds without.
+    /// Nanoseconds a call, without the library.
     pub(crate) without: Vec<f64>,
-    /// Nanoseconds with.
+    /// Nanoseconds a call, with the library.
     pub(crate) with: Vec<f64>,
 }
 

@@ -65,7 +65,6 @@ pub(crate) enum WorkerOutput {
         /// CPU time of one operation, averaged over all.
         processor: f64,
     },
-    /// The first card.
     Card([u8; 16]),
     /// Every metric of one side.
     Metrics(CallMetrics),
@@ -91,7 +90,6 @@ pub(crate) const OTHERS: usize = 10_000;
 /// How many threads contend in one process.
 const THREADS: usize = 8;
 
-/// Measures and prints.
 pub(crate) fn measure(work: WorkerTask) -> Result<()> {
     let begun = Instant::now();
     let cuda = Cuda::open().context("failed to load the driver")?;

@@ -23,7 +23,7 @@ const HEAD: u32 = 64;
 /// PTX or decompressed content that is longer is not searched for variables.
 const LONGEST: u64 = 64 << 20;
 
-/// Reads a bundle.
+/// Reads the head of a fat binary and the images in it.
 #[must_use]
 pub fn bundle(read: &Reader<'_>) -> Option<ImageFootprint> {
     if u32_at(read, 0)? != BUNDLE {
@@ -56,15 +56,15 @@ pub fn bundle(read: &Reader<'_>) -> Option<ImageFootprint> {
     }
     let [cubin, text] = packed;
     let hidden = cubin.or(text).and_then(|at| unpacked(read, at));
-    let seen = binary.unwrap_or_default().variables.max(source.variables);
+    let most_variables = binary.unwrap_or_default().variables.max(source.variables);
     let code = binary.map_or(source.code, |binary| binary.code);
     let hidden_code = hidden.map(|(image, whole)| {
         // Assume that the other entries contain as much besides code as this one.
-        let rest = whole.saturating_sub(image.code);
-        code.saturating_sub(rest).max(image.code)
+        let unread = whole.saturating_sub(image.code);
+        code.saturating_sub(unread).max(image.code)
     });
     Some(ImageFootprint {
-        variables: seen.max(hidden.map_or(0, |(image, _)| image.variables)),
+        variables: most_variables.max(hidden.map_or(0, |(image, _)| image.variables)),
         code: hidden_code.unwrap_or(code),
         is_bundled: true,
     })
@@ -102,17 +102,17 @@ fn copied(read: &Reader<'_>, at: u64, bytes: u64) -> Option<Vec<u8>> {
     if let Some(last) = bytes.checked_sub(1) {
         read(at.checked_add(last)?, &mut [0]).then_some(())?;
     }
-    let mut copy = room(bytes)?;
+    let mut copy = buffer(bytes)?;
     read(at, &mut copy).then_some(copy)
 }
 
 /// A buffer of this many bytes.
-fn room(bytes: u64) -> Option<Vec<u8>> {
+fn buffer(bytes: u64) -> Option<Vec<u8>> {
     let length = usize::try_from(bytes).ok()?;
-    let mut room = Vec::new();
-    room.try_reserve_exact(length).ok()?;
-    room.resize(length, 0);
-    Some(room)
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(length).ok()?;
+    buffer.resize(length, 0);
+    Some(buffer)
 }
 
 /// The decompressed content behind the header of a compressed entry, and its stated length.
@@ -124,7 +124,7 @@ fn unpacked(read: &Reader<'_>, head: u64) -> Option<(ImageFootprint, u64)> {
         return None;
     }
     let packed = copied(read, content, bytes)?;
-    let mut found = room(whole.min(bytes.saturating_mul(lz4::MOST)))?;
+    let mut found = buffer(whole.min(bytes.saturating_mul(lz4::MOST)))?;
     let length = lz4::unpack(&packed, &mut found)?;
     found.truncate(length);
     if u16_at(read, head)? == TEXT {
@@ -160,7 +160,7 @@ mod tests {
 
     /// A bundle of contents with their kinds and flags. Each states the same decompressed length.
     fn bundled(entries: &[(u16, u64, Vec<u8>)]) -> Vec<u8> {
-        let mut rest = Vec::new();
+        let mut unread = Vec::new();
         for (kind, flags, content) in entries {
             let mut head = [0; 64];
             head[..2].copy_from_slice(&kind.to_le_bytes());
@@ -169,13 +169,13 @@ mod tests {
             head[16..20].copy_from_slice(&u32::try_from(content.len()).unwrap().to_le_bytes());
             head[40..48].copy_from_slice(&flags.to_le_bytes());
             head[56..].copy_from_slice(&UNPACKED.to_le_bytes());
-            rest.extend(head);
-            rest.extend(content);
+            unread.extend(head);
+            unread.extend(content);
         }
         let mut bundle = Vec::from(BUNDLE.to_le_bytes());
         bundle.extend([1, 0, 16, 0]);
-        bundle.extend((rest.len() as u64).to_le_bytes());
-        bundle.extend(rest);
+        bundle.extend((unread.len() as u64).to_le_bytes());
+        bundle.extend(unread);
         bundle
     }
 

@@ -6,7 +6,6 @@
 
 /// The largest length that fits into the first half byte; more bytes follow.
 const LONG: usize = 15;
-/// The shortest match.
 const SHORTEST: usize = 4;
 
 /// The most bytes that one compressed byte can become: a further byte of a length.

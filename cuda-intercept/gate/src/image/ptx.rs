@@ -116,8 +116,9 @@ fn element_bytes(word: &[u8]) -> Option<u64> {
 }
 
 fn words(statement: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let is_between = |byte: &u8| byte.is_ascii_whitespace() || b"[]=,()".contains(byte);
-    statement.split(is_between).filter(|word| !word.is_empty())
+    statement
+        .split(|byte: &u8| byte.is_ascii_whitespace() || b"[]=,()".contains(byte))
+        .filter(|word| !word.is_empty())
 }
 
 /// The text between semicolons and braces, without leading comments.
@@ -136,8 +137,11 @@ impl<'a> Iterator for PtxStatements<'a> {
                 _ => break,
             };
         }
-        let is_end = |byte: &u8| b";{}".contains(byte);
-        let end = self.0.iter().position(is_end).unwrap_or(self.0.len());
+        let end = self
+            .0
+            .iter()
+            .position(|byte| b";{}".contains(byte))
+            .unwrap_or(self.0.len());
         let (statement, rest) = self.0.split_at_checked(end)?;
         self.0 = rest.get(1..).unwrap_or_default();
         Some(statement)

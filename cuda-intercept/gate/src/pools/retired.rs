@@ -165,9 +165,9 @@ mod tests {
 
     fn grow(pools: &mut PoolTable, address: u64) {
         let growth = pools.begin(1, GROWN);
-        let epoch = pools.look(1).unwrap();
+        let epoch = pools.begin_settling(1).unwrap();
         let _ = pools.settle(1, epoch, GROWN, growth);
-        pools.looked(1);
+        pools.end_settling(1);
         assert_eq!(
             pools.made(growth.unwrap(), Some(address)),
             PoolSettlement::Even

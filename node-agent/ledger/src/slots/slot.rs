@@ -31,6 +31,7 @@ impl FromStr for SlotId {
 }
 
 /// The state of a slot.
+#[expect(missing_docs, reason = "the types of the fields say what they are")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SlotState {
     /// No pod has it.
@@ -40,16 +41,12 @@ pub enum SlotState {
     Handed,
     /// The grant of this pod is written.
     Prepared {
-        /// The pod's UID.
         pod: String,
-        /// The pod's allocation.
         allocation: AllocationId,
     },
     /// The pod has left, and its allocation still exists.
     Draining {
-        /// The pod's UID.
         pod: String,
-        /// The pod's allocation.
         allocation: AllocationId,
     },
 }

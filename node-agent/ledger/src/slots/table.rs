@@ -6,13 +6,12 @@ use super::slot::{SlotId, SlotState};
 use crate::ids::AllocationId;
 
 /// Something that happened to slots.
+#[expect(missing_docs, reason = "the types of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotEvent {
     /// A grant was on disk when the agent started, and its allocation still exists.
     Found {
-        /// The slot.
         slot: SlotId,
-        /// The pod's UID.
         pod: String,
         /// The allocation that it grants.
         allocation: AllocationId,
@@ -21,11 +20,8 @@ pub enum SlotEvent {
     Handed(SlotId),
     /// A container of this pod, which holds the slot, is about to start.
     Prepare {
-        /// The slot.
         slot: SlotId,
-        /// The pod's UID.
         pod: String,
-        /// The pod's allocation.
         allocation: AllocationId,
     },
     /// All slots in use according to the kubelet, with the UIDs of their pods.
@@ -53,6 +49,7 @@ pub enum SlotEffect {
 }
 
 /// Why a container on a slot must not start.
+#[expect(missing_docs, reason = "the types of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlotRefusal {
     /// There is no such slot.
@@ -60,23 +57,13 @@ pub enum SlotRefusal {
     Unknown(SlotId),
     /// Processes of the previous pod are still running.
     #[error("processes of pod {pod}, the previous holder of slot {slot}, are still running")]
-    Draining {
-        /// The slot.
-        slot: SlotId,
-        /// The pod's UID.
-        pod: String,
-    },
+    Draining { slot: SlotId, pod: String },
     /// Another pod holds it.
     #[error("slot {slot} is in use by pod {pod}")]
-    Taken {
-        /// The slot.
-        slot: SlotId,
-        /// The pod's UID.
-        pod: String,
-    },
+    Taken { slot: SlotId, pod: String },
 }
 
-/// The node's slots.
+/// The slots of the node, and which pod holds each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotTable {
     slots: BTreeMap<SlotId, SlotState>,
@@ -131,7 +118,7 @@ impl SlotTable {
         })
     }
 
-    /// One slot.
+    /// The state of the slot with this id.
     #[must_use]
     pub fn slot(&self, id: SlotId) -> Option<&SlotState> {
         self.slots.get(&id)

@@ -123,8 +123,10 @@ impl Ledger {
         let lacking: Vec<WholeCardId> = ids.iter().skip(has.len()).copied().collect();
         let mut ask = Vec::new();
         if !lacking.is_empty() {
-            let of = |id: &WholeCardId| Some(holds.get(id)?.grants.first()?.card);
-            let held: Vec<Option<CardUuid>> = lacking.iter().map(of).collect();
+            let held: Vec<Option<CardUuid>> = lacking
+                .iter()
+                .map(|id| Some(holds.get(id)?.grants.first()?.card))
+                .collect();
             let must: BTreeSet<CardUuid> = has
                 .into_iter()
                 .chain(held.iter().copied().flatten())

@@ -56,7 +56,7 @@ impl Ledger {
                 let why = "its GPUs belong to another allocation";
                 vec![LedgerEffect::Answer(Err(AllocationRefusal::Malformed(why)))]
             }
-            None => self.enter_taken(now, pod, (key, name), grants),
+            None => self.enter_taken(now, pod, key, name, grants),
         }
     }
 
@@ -64,7 +64,8 @@ impl Ledger {
         &mut self,
         now: EpochMillis,
         pod: &str,
-        (key, name): (String, String),
+        key: String,
+        name: String,
         grants: Vec<CardGrant>,
     ) -> Vec<LedgerEffect> {
         let id: AllocationId = self.next_id();

@@ -176,8 +176,10 @@ impl WholeCardTable {
         }
         // Devices without a card need one that is about to become free. If there are too few, nothing is handed out.
         let before = self.states.clone();
-        let handed = |id: &WholeCardId| (*id, WholeCardState::Handed { since: now });
-        self.states.extend(ids.iter().map(handed));
+        self.states.extend(
+            ids.iter()
+                .map(|id| (*id, WholeCardState::Handed { since: now })),
+        );
         let on_their_way = self.awaited(ledger, slots).len() + leaving(ledger);
         let promised = self.bare(ledger).filter(|id| !holds.contains_key(id));
         if !bare.is_empty() && promised.count() > on_their_way {
@@ -199,18 +201,19 @@ impl WholeCardTable {
             let found = ledger.card(*card);
             found.is_none_or(|card| card.health != Health::Healthy)
         };
-        let offer = |(id, card): (WholeCardId, Option<CardUuid>)| WholeCardOffer {
-            id,
-            card,
-            is_offered: if self.states.contains_key(&id) {
-                !card.as_ref().is_some_and(is_ill)
-            } else {
-                card.is_some()
-            },
-        };
         self.usual(ledger, slots, topology)
             .into_iter()
-            .map(offer)
+            .map(
+                |(id, card): (WholeCardId, Option<CardUuid>)| WholeCardOffer {
+                    id,
+                    card,
+                    is_offered: if self.states.contains_key(&id) {
+                        !card.as_ref().is_some_and(is_ill)
+                    } else {
+                        card.is_some()
+                    },
+                },
+            )
             .collect()
     }
 
@@ -293,11 +296,13 @@ impl WholeCardTable {
             }
             let has = skip.entry(pod).or_insert_with(|| self.ids_of(pod).len());
             let cards = allocation.grants.iter().map(|grant| grant.card);
-            let is_healthy = |card: &CardUuid| {
-                let found = ledger.card(*card);
-                found.is_some_and(|card| card.health == Health::Healthy)
-            };
-            let without: Vec<_> = cards.skip(*has).filter(is_healthy).collect();
+            let without: Vec<_> = cards
+                .skip(*has)
+                .filter(|card| {
+                    let found = ledger.card(*card);
+                    found.is_some_and(|card| card.health == Health::Healthy)
+                })
+                .collect();
             *has = has.saturating_sub(allocation.grants.len());
             awaited.extend(without);
         }

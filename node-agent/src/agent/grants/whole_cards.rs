@@ -79,12 +79,15 @@ impl ContainerGrants {
         let gone = || Status::internal("the pod's GPUs are no longer allocated to it");
         let (allocation, grant) = devices.grant(source).ok_or_else(gone)?;
         let delivery = self.delivery.as_mut().ok_or_else(gone)?;
-        let label = |id: &WholeCardId| CdiSpecLabel {
-            slot: id.to_string(),
-            pod: devices.pod.to_owned(),
-            allocation: allocation.0.clone(),
-        };
-        let labels: Vec<CdiSpecLabel> = devices.ids.iter().map(label).collect();
+        let labels: Vec<CdiSpecLabel> = devices
+            .ids
+            .iter()
+            .map(|id| CdiSpecLabel {
+                slot: id.to_string(),
+                pod: devices.pod.to_owned(),
+                allocation: allocation.0.clone(),
+            })
+            .collect();
         delivery.write_whole(&labels, &grant).map_err(|problem| {
             Status::internal(format!(
                 "failed to write the grant of whole GPUs: {problem}"

@@ -141,7 +141,6 @@ enum HpackState {
     },
 }
 
-/// The HPACK parser.
 #[derive(Debug, Default)]
 struct HpackParser {
     at: HpackState,
@@ -237,8 +236,9 @@ impl HpackParser {
         match part {
             HeaderPart::Name => {
                 let next = self.matched.filter(|_| is_plain);
-                let is_next = |at: &usize| NAME.get(*at) == Some(byte);
-                self.matched = next.filter(is_next).map(|at| at + 1);
+                self.matched = next
+                    .filter(|at| NAME.get(*at) == Some(byte))
+                    .map(|at| at + 1);
             }
             HeaderPart::Value => {
                 let is_kept = byte.is_ascii_alphanumeric() || b".-_".contains(byte);

@@ -16,7 +16,6 @@ pub(super) struct AgentMetric {
     of: SeriesSource,
 }
 
-/// The Prometheus type.
 #[derive(Clone, Copy)]
 pub(super) enum SeriesKind {
     Gauge,
@@ -60,16 +59,20 @@ impl AgentMetric {
     pub(super) fn samples(&self, facts: &ScrapeSnapshot) -> Vec<Sample> {
         match self.of {
             SeriesSource::Node(value) => vec![(Vec::new(), value(facts))],
-            SeriesSource::Card(value) => {
-                let of = |card: &v1::Card| Some((vec![card.uuid.clone()], value(card)?));
-                facts.view.list.cards.iter().filter_map(of).collect()
-            }
-            SeriesSource::Share(value) => {
-                let of = |(name, share): &(ShareLabels, ShareMetrics)| {
+            SeriesSource::Card(value) => facts
+                .view
+                .list
+                .cards
+                .iter()
+                .filter_map(|card| Some((vec![card.uuid.clone()], value(card)?)))
+                .collect(),
+            SeriesSource::Share(value) => facts
+                .shares
+                .iter()
+                .filter_map(|(name, share): &(ShareLabels, ShareMetrics)| {
                     Some((labels(name), value(share)?))
-                };
-                facts.shares.iter().filter_map(of).collect()
-            }
+                })
+                .collect(),
             SeriesSource::ShareBy(_, values) => facts
                 .shares
                 .iter()
@@ -103,25 +106,28 @@ fn each(
     (name, share): &(ShareLabels, ShareMetrics),
     values: fn(&ShareMetrics) -> Vec<(&'static str, f64)>,
 ) -> Vec<Sample> {
-    let of = |(word, value): (&str, f64)| {
-        let mut labels = labels(name);
-        labels.push(word.to_owned());
-        (labels, value)
-    };
-    values(share).into_iter().map(of).collect()
+    values(share)
+        .into_iter()
+        .map(|(word, value): (&str, f64)| {
+            let mut labels = labels(name);
+            labels.push(word.to_owned());
+            (labels, value)
+        })
+        .collect()
 }
 
 /// The number of series of one share.
 pub(super) fn per_share() -> usize {
-    let of = |row: &AgentMetric| match row.of {
-        SeriesSource::Share(_) => 1,
-        SeriesSource::ShareBy(_, values) => values(&ShareMetrics::default()).len(),
-        SeriesSource::Node(_)
-        | SeriesSource::Card(_)
-        | SeriesSource::Labels(..)
-        | SeriesSource::Spread(..) => 0,
-    };
-    ROWS.iter().map(of).sum()
+    ROWS.iter()
+        .map(|row| match row.of {
+            SeriesSource::Share(_) => 1,
+            SeriesSource::ShareBy(_, values) => values(&ShareMetrics::default()).len(),
+            SeriesSource::Node(_)
+            | SeriesSource::Card(_)
+            | SeriesSource::Labels(..)
+            | SeriesSource::Spread(..) => 0,
+        })
+        .sum()
 }
 
 macro_rules! rows {

@@ -107,67 +107,80 @@ pub(super) fn orphaned(facts: &ScrapeSnapshot) -> f64 {
 }
 
 pub(super) fn connections_dropped(facts: &ScrapeSnapshot) -> Vec<Sample> {
-    let of = |(listener, count): (&str, u64)| (vec![listener.to_owned()], number(count));
-    facts.connections.iter().copied().map(of).collect()
+    facts
+        .connections
+        .iter()
+        .copied()
+        .map(|(listener, count): (&str, u64)| (vec![listener.to_owned()], number(count)))
+        .collect()
 }
 
 pub(super) fn disagreements(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let mut kinds = BTreeMap::from([("unplaced", 0), ("no_whole_card", 0)]);
     kinds.extend(&facts.view.counts.disagreements);
-    let of = |(kind, count): (&str, u64)| (vec![kind.to_owned()], number(count));
-    kinds.into_iter().map(of).collect()
+    kinds
+        .into_iter()
+        .map(|(kind, count): (&str, u64)| (vec![kind.to_owned()], number(count)))
+        .collect()
 }
 
 /// One series for each reason of each card that reports its throttle reasons.
 pub(super) fn throttled(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let counts = facts.view.counts.throttled.iter();
-    let of = |(card, bits): (&CardUuid, &u64)| {
-        THROTTLES.map(|(word, bit)| {
-            (
-                vec![card.to_string(), word.to_owned()],
-                flag(bits & bit != 0),
-            )
+    counts
+        .flat_map(|(card, bits): (&CardUuid, &u64)| {
+            THROTTLES.map(|(word, bit)| {
+                (
+                    vec![card.to_string(), word.to_owned()],
+                    flag(bits & bit != 0),
+                )
+            })
         })
-    };
-    counts.flat_map(of).collect()
+        .collect()
 }
 
 pub(super) fn denied(share: &ShareMetrics) -> Vec<(&'static str, f64)> {
-    let of = |api: ApiFamily| {
-        let count = share.denied.get(api.word()).copied().unwrap_or_default();
-        (api.word(), number(count))
-    };
-    ApiFamily::ALL.map(of).to_vec()
+    ApiFamily::ALL
+        .map(|api| {
+            let count = share.denied.get(api.word()).copied().unwrap_or_default();
+            (api.word(), number(count))
+        })
+        .to_vec()
 }
 
 pub(super) fn offences(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let notices = &facts.view.counts.notices;
-    let of = |(word, kind): &(&str, NoticeKind)| {
-        let count = notices.get(kind).copied().unwrap_or_default();
-        (vec![(*word).to_owned()], number(count))
-    };
-    OFFENCES.iter().map(of).collect()
+    OFFENCES
+        .iter()
+        .map(|(word, kind): &(&str, NoticeKind)| {
+            let count = notices.get(kind).copied().unwrap_or_default();
+            (vec![(*word).to_owned()], number(count))
+        })
+        .collect()
 }
 
 pub(super) fn slots(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let slots = facts.view.counts.slots.iter();
-    let of = |(state, count): (&&str, &usize)| (vec![(*state).to_owned()], count_of(*count));
-    slots.map(of).collect()
+    slots
+        .map(|(state, count): (&&str, &usize)| (vec![(*state).to_owned()], count_of(*count)))
+        .collect()
 }
 
 pub(super) fn registered(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let known = facts.view.counts.kubelet.registered.iter();
-    let of = |(resource, is): (&&str, &bool)| (vec![(*resource).to_owned()], flag(*is));
-    known.map(of).collect()
+    known
+        .map(|(resource, is): (&&str, &bool)| (vec![(*resource).to_owned()], flag(*is)))
+        .collect()
 }
 
 pub(super) fn lookups(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let polls = facts.view.counts.kubelet.polls.iter();
-    let of = |((source, result), count): (&(&str, &str), &u64)| {
-        let labels = vec![(*source).to_owned(), (*result).to_owned()];
-        (labels, number(*count))
-    };
-    polls.map(of).collect()
+    polls
+        .map(|((source, result), count): (&(&str, &str), &u64)| {
+            let labels = vec![(*source).to_owned(), (*result).to_owned()];
+            (labels, number(*count))
+        })
+        .collect()
 }
 
 pub(super) fn nri_connected(facts: &ScrapeSnapshot) -> Vec<Sample> {
@@ -194,13 +207,14 @@ pub(super) fn nri_verdicts(facts: &ScrapeSnapshot) -> Vec<Sample> {
 
 pub(super) fn faults(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let faults = facts.view.counts.faults.iter();
-    let of = |((card, fault), count): (&(CardUuid, XidSeverity), &u64)| {
-        (
-            vec![card.to_string(), fault.word().to_owned()],
-            number(*count),
-        )
-    };
-    faults.map(of).collect()
+    faults
+        .map(|((card, fault), count): (&(CardUuid, XidSeverity), &u64)| {
+            (
+                vec![card.to_string(), fault.word().to_owned()],
+                number(*count),
+            )
+        })
+        .collect()
 }
 
 /// One series of the card is 1 and the others are 0. An action of a newer driver is "other".
@@ -240,16 +254,17 @@ pub(super) fn gpu_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
 pub(super) fn drift(facts: &ScrapeSnapshot) -> Vec<Sample> {
     // A card that does not report its use has no drift.
     let cards = (facts.view.list.cards.iter()).filter(|card| !card.memory_unknown);
-    let of = |card: &v1::Card| {
-        let shares = facts
-            .shares
-            .iter()
-            .filter(|(name, _)| name.gpu_uuid == card.uuid);
-        let charged: u64 = shares.map(|(_, share)| share.used).sum();
-        let explained = number(charged) + number(card.unmanaged_bytes);
-        (vec![card.uuid.clone()], number(card.used_bytes) - explained)
-    };
-    cards.map(of).collect()
+    cards
+        .map(|card| {
+            let shares = facts
+                .shares
+                .iter()
+                .filter(|(name, _)| name.gpu_uuid == card.uuid);
+            let charged: u64 = shares.map(|(_, share)| share.used).sum();
+            let explained = number(charged) + number(card.unmanaged_bytes);
+            (vec![card.uuid.clone()], number(card.used_bytes) - explained)
+        })
+        .collect()
 }
 
 pub(super) fn container_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
@@ -275,13 +290,15 @@ pub(super) fn processes(facts: &ScrapeSnapshot) -> Vec<Sample> {
     for allocation in facts.exported() {
         *counts.entry(snapshot::container(allocation)).or_default() += allocation.processes.len();
     }
-    let of = |(name, count): (snapshot::ContainerLabels, usize)| {
-        (
-            vec![name.namespace, name.pod, name.container],
-            count_of(count),
-        )
-    };
-    counts.into_iter().map(of).collect()
+    counts
+        .into_iter()
+        .map(|(name, count): (snapshot::ContainerLabels, usize)| {
+            (
+                vec![name.namespace, name.pod, name.container],
+                count_of(count),
+            )
+        })
+        .collect()
 }
 
 pub(super) fn states(share: &ShareMetrics) -> Vec<(&'static str, f64)> {

@@ -138,8 +138,10 @@ fn numbers(status: &GpuNodeStatus) -> Value {
 /// for that. On a card so small that rounding costs more, the node offers the difference. So the kubelet admits
 /// every pod that the ledger has room for.
 fn micro(status: &GpuNodeStatus) -> Option<u64> {
-    let of_card = |card: &apportion_crds::GpuCard| u64::try_from(card.allocatable_bytes).ok();
-    let sizes = status.cards.iter().filter_map(of_card);
+    let sizes = status
+        .cards
+        .iter()
+        .filter_map(|card| u64::try_from(card.allocatable_bytes).ok());
     let smallest = sizes.filter(|bytes| *bytes > 0).min()?;
     let cards = u64::try_from(status.cards.len()).ok()?;
     let lost = (SHARE_UNIT * MILLION).div_ceil(smallest);

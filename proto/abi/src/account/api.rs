@@ -3,19 +3,16 @@
 //! A family has a fixed place in the account's words. So the order is part of the layout, and new families go last.
 
 /// A family of calls that take memory.
+#[expect(missing_docs, reason = "the names of the variants say what they count")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiFamily {
     /// Linear and pitched memory.
     Alloc,
-    /// Managed memory.
     Managed,
     /// Stream-ordered memory of pools.
     Pool,
-    /// Virtual memory.
     Virtual,
-    /// Arrays.
     Array,
-    /// Modules and libraries.
     Module,
     /// Contexts, graphs, launches, settings, and everything that programs do not tell apart.
     Other,

@@ -23,7 +23,6 @@ const MOST: usize = 8192;
 /// Marks an entry that is taken but not filled in. No mapping starts at this address.
 const TAKEN: usize = 1;
 
-/// One guarded mapping.
 struct GuardEntry {
     /// The start of the mapping; 0 for a free entry.
     /// Written by: its owner. Read by: the handler. AcqRel.
@@ -64,11 +63,10 @@ impl MappingGuard {
     /// Guards a mapping. `None` if too many are guarded already.
     pub(super) fn new(start: *const u8, size: usize) -> Option<Self> {
         install();
-        let is_ours = |entry: &GuardEntry| {
+        let at = ENTRIES.iter().position(|entry| {
             let taken = entry.start.compare_exchange(0, TAKEN, AcqRel, Relaxed);
             taken.is_ok()
-        };
-        let at = ENTRIES.iter().position(is_ours)?;
+        })?;
         let entry = ENTRIES.get(at)?;
         entry.size.store(size, Relaxed);
         entry.is_damaged.store(false, Relaxed);
@@ -135,16 +133,16 @@ fn install() {
     }
 }
 
-extern "C" fn handle(signal: c_int, told: *mut libc::siginfo_t, _: *mut c_void) {
+extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the C library always has an errno location for the calling thread.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the location is valid for the calling thread.
-    let kept = unsafe { *errno };
+    let saved_errno = unsafe { *errno };
     // SAFETY: the kernel passes a `siginfo_t`, as `SA_SIGINFO` requests.
-    let told = unsafe { &*told };
+    let info = unsafe { &*info };
     // SAFETY: a bus error has an address. A signal sent by a process has another value there, which is not used.
-    let address = unsafe { told.si_addr() } as usize;
-    let is_error = told.si_code > 0;
+    let address = unsafe { info.si_addr() } as usize;
+    let is_error = info.si_code > 0;
     let guarded = ENTRIES
         .iter()
         .find(|entry| is_error && entry.contains(address));
@@ -158,5 +156,5 @@ extern "C" fn handle(signal: c_int, told: *mut libc::siginfo_t, _: *mut c_void) 
         }
     }
     // SAFETY: as above.
-    unsafe { *errno = kept };
+    unsafe { *errno = saved_errno };
 }

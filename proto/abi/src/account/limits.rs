@@ -47,7 +47,7 @@ impl CardLimit {
         CardUuid::from_words(self.uuid)
     }
 
-    /// The current limits.
+    /// The limit and the overhead of each card, read once.
     #[must_use]
     pub fn limits(&self) -> LimitSnapshot {
         let context_reserve = Bytes(self.context_reserve.load(Relaxed));

@@ -148,7 +148,7 @@ impl UsageMap {
         self.mapping.start.addr().get()
     }
 
-    /// The file's words.
+    /// The counters of the account in the mapped file.
     #[must_use]
     pub fn usage(&self) -> AccountUsage<'_> {
         let heads = slots_at(self.cards);

@@ -106,7 +106,7 @@ impl AccountUsage<'_> {
         key: u64,
         limits: impl Fn(usize) -> Option<&'l CardLimit>,
     ) -> JoinOutcome {
-        let Some(known) = self.seen().find(|seen| seen.key == key) else {
+        let Some(known) = self.known_holds().find(|hold| hold.key == key) else {
             return JoinOutcome::Unknown;
         };
         let bytes = Bytes(known.bytes);
@@ -115,7 +115,10 @@ impl AccountUsage<'_> {
         };
         // Either the maker sees this share, or this process sees that the offer is gone.
         fence(SeqCst);
-        if self.seen().any(|seen| seen.key == key && seen.is_paid()) {
+        if self
+            .known_holds()
+            .any(|hold| hold.key == key && hold.is_paid())
+        {
             return JoinOutcome::Joined(share);
         }
         let fits = limits(known.card).is_some_and(|card| {
@@ -147,32 +150,37 @@ impl AccountUsage<'_> {
             return Bytes::ZERO;
         }
         fence(SeqCst);
-        let here = self.seen_of(of).filter(|seen| seen.card == card);
-        let counts = here.filter(|seen| !seen.is_paid() && !self.is_counted_elsewhere(seen));
-        counts.map(|seen| Bytes(seen.bytes)).sum()
+        let here = self.holds_of(of).filter(|hold| hold.card == card);
+        let counts = here.filter(|holds| !holds.is_paid() && !self.is_counted_elsewhere(holds));
+        counts.map(|holds| Bytes(holds.bytes)).sum()
     }
 
     /// Whether an offer, or a holder in an earlier place, accounts for the same memory.
     fn is_counted_elsewhere(&self, one: &HoldSnapshot) -> bool {
-        let mut same = self.seen().filter(|other| other.key == one.key);
+        let mut same = self.known_holds().filter(|other| other.key == one.key);
         same.any(|other| other.is_paid() || other.place < one.place)
     }
 
     /// All shares whose holders are in the account.
-    fn seen(&self) -> impl Iterator<Item = HoldSnapshot> + '_ {
-        self.seen_of(None)
+    fn known_holds(&self) -> impl Iterator<Item = HoldSnapshot> + '_ {
+        self.holds_of(None)
     }
 
     /// All shares, or those of one holder. A caller that asks for one holder after the other reads each share many
     /// times. So the shares of other holders must cost no more than one word: a tenant can fill all places.
-    fn seen_of(&self, of: Option<SlotOwner>) -> impl Iterator<Item = HoldSnapshot> + '_ {
+    fn holds_of(&self, of: Option<SlotOwner>) -> impl Iterator<Item = HoldSnapshot> + '_ {
         let used = self.cards.iter().map(|card| card.shares.load(Acquire));
         let used = usize::try_from(used.max().unwrap_or(0)).unwrap_or(usize::MAX);
         let places = self.heads.iter().take(used).enumerate();
-        places.filter_map(move |(place, head)| self.look(place, head, of))
+        places.filter_map(move |(place, head)| self.read_hold(place, head, of))
     }
 
-    fn look(&self, place: usize, head: &SlotHead, of: Option<SlotOwner>) -> Option<HoldSnapshot> {
+    fn read_hold(
+        &self,
+        place: usize,
+        head: &SlotHead,
+        of: Option<SlotOwner>,
+    ) -> Option<HoldSnapshot> {
         let holder = head.holder.load(Acquire);
         let is_asked = of.is_none_or(|owner| named(holder) == (owner.slot, owner.tag()));
         if !is_asked || holder & TAKEN == 0 || holder & BEGUN != 0 {

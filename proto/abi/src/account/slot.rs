@@ -18,7 +18,7 @@ pub struct SlotOwner {
 }
 
 impl SlotOwner {
-    /// The slot's number.
+    /// The index of the slot in the usage file.
     #[must_use]
     pub const fn slot(self) -> usize {
         self.slot
@@ -163,9 +163,10 @@ impl AccountUsage<'_> {
         // The next generation's tag closes the claims to this owner, in case it is still alive.
         let next_tag = (owner.tag() + 1) & 0xffff;
         let taken = self.claims_of(owner.slot).map(|card| {
-            let empty = |word| (tag_of(word) == owner.tag()).then_some(tagged(next_tag, 0));
             card.claimed
-                .fetch_update(AcqRel, Acquire, empty)
+                .fetch_update(AcqRel, Acquire, |word| {
+                    (tag_of(word) == owner.tag()).then_some(tagged(next_tag, 0))
+                })
                 .map_or(0, bytes_of)
         });
         let taken = taken.fold(0, u64::saturating_add);

@@ -106,8 +106,9 @@ impl<'a> AccountUsage<'a> {
     /// The sum of all processes' claims on a card, plus shared memory there that no claim covers.
     #[must_use]
     pub fn claimed(&self, card: usize) -> Bytes {
-        let claims = self.on_card(card);
-        let claims = claims.map(|claim| Bytes(bytes_of(claim.claimed.load(Acquire))));
+        let claims = self
+            .on_card(card)
+            .map(|claim| Bytes(bytes_of(claim.claimed.load(Acquire))));
         let claimed: Bytes = claims.sum();
         claimed.plus(self.orphaned(card, None))
     }
@@ -141,7 +142,7 @@ impl<'a> AccountUsage<'a> {
             let now = limits.limits();
             if sum.plus(now.overhead) <= now.limit {
                 mine.pending.fetch_sub(ask.0, AcqRel);
-                self.note_peak(mine, card, sum.plus(now.overhead));
+                self.record_peak(mine, card, sum.plus(now.overhead));
                 return ChargeOutcome::Granted;
             }
             let undecided: Bytes = self.on_card(card).map(pending_in).sum();
@@ -166,7 +167,7 @@ impl<'a> AccountUsage<'a> {
         };
         let done = publish(mine, owner, taken);
         if done {
-            self.note_peak(mine, card, self.claimed(card));
+            self.record_peak(mine, card, self.claimed(card));
         }
         done
     }
@@ -264,7 +265,7 @@ impl<'a> AccountUsage<'a> {
         claimed.max(Bytes(high))
     }
 
-    fn note_peak(&self, mine: &SlotCard, card: usize, used: Bytes) {
+    fn record_peak(&self, mine: &SlotCard, card: usize, used: Bytes) {
         raise(&mine.high, bytes_of(mine.claimed.load(Relaxed)));
         if let Some(card) = self.cards.get(card) {
             raise(&card.peak, used.0);
@@ -307,20 +308,20 @@ fn pending_in(claim: &SlotCard) -> Bytes {
 
 /// Adds to the owner's claim, unless the slot has a later generation.
 fn publish(mine: &SlotCard, owner: SlotOwner, ask: Bytes) -> bool {
-    let added = |word| {
-        let bytes = bytes_of(word).saturating_add(ask.0).min(MOST);
-        (tag_of(word) == owner.tag()).then_some(tagged(owner.tag(), bytes))
-    };
-    mine.claimed.fetch_update(AcqRel, Acquire, added).is_ok()
+    mine.claimed
+        .fetch_update(AcqRel, Acquire, |word| {
+            let bytes = bytes_of(word).saturating_add(ask.0).min(MOST);
+            (tag_of(word) == owner.tag()).then_some(tagged(owner.tag(), bytes))
+        })
+        .is_ok()
 }
 
 /// Takes from the owner's claim, unless the slot has a later generation.
 fn withdraw(mine: &SlotCard, owner: SlotOwner, freed: Bytes) {
-    let taken = |word| {
+    let _ = mine.claimed.fetch_update(AcqRel, Acquire, |word| {
         let bytes = bytes_of(word).saturating_sub(freed.0);
         (tag_of(word) == owner.tag()).then_some(tagged(owner.tag(), bytes))
-    };
-    let _ = mine.claimed.fetch_update(AcqRel, Acquire, taken);
+    });
 }
 
 /// Raises a maximum, and writes only if it must: the common case is one load of a shared cache line.

@@ -30,12 +30,12 @@ impl AllocationSearch<'_> {
     ) -> Vec<AllocatedDevice> {
         let given = claim.given.iter().map(|given| {
             let plan = &claim.requests[given.request][given.alternative];
-            let pool = &self.devices.pools[given.place.pool].name;
+            let pool = &self.devices.pools[given.index.pool].name;
             AllocatedDevice {
                 request: plan.name.to_string(),
                 driver: pool.driver.to_owned(),
                 pool: pool.pool.to_owned(),
-                device: self.devices.device(given.place).name.clone(),
+                device: self.devices.device(given.index).name.clone(),
                 admin_access: plan.terms.admin_access.then_some(true),
                 tolerations: plan.terms.tolerations.clone(),
                 share_id: given.share.is_some().then(&mut *share_ids),
@@ -49,8 +49,8 @@ impl AllocationSearch<'_> {
     fn node_selector(&self, claim: &ClaimPlan<'_>) -> Option<NodeSelector> {
         let mut term = NodeSelectorTerm::default();
         for given in &claim.given {
-            let device = self.devices.device(given.place);
-            let spec = &self.devices.slice(given.place).slice.spec;
+            let device = self.devices.device(given.index);
+            let spec = &self.devices.slice(given.index).slice.spec;
             let (name, selector) = if spec.per_device_node_selection {
                 (&device.node_name, &device.node_selector)
             } else {

@@ -47,15 +47,15 @@ impl AllocationSearch<'_> {
             .iter()
             .filter(|pool| pool.fault.is_some());
         tally.faulty_pools = faulty.count();
-        for place in self.devices.places() {
-            let device = self.devices.device(place);
-            let used = self.used(place);
-            let slice = &self.devices.slice(place).slice;
+        for index in self.devices.indices() {
+            let device = self.devices.device(index);
+            let used = self.used(index);
+            let slice = &self.devices.slice(index).slice;
             let is_owned = !plan.terms.admin_access && used.is_some_and(|used| used.owners > 0);
             let is_unsupported = !device.binding_conditions.is_empty()
                 || !slice.spec.skip_node_operations.is_empty();
             // An error is for the search to report, if it comes that far.
-            let is_selected = self.devices.selects(plan, place).unwrap_or(true);
+            let is_selected = self.devices.selects(plan, index).unwrap_or(true);
             let count = if is_unsupported {
                 &mut tally.unsupported
             } else if !is_selected {
@@ -64,11 +64,11 @@ impl AllocationSearch<'_> {
                 &mut tally.used
             } else if is_tainted(device, &plan.terms.tolerations) {
                 &mut tally.tainted
-            } else if !self.devices.fits(plan, place, used).unwrap_or(true) {
+            } else if !self.devices.fits(plan, index, used).unwrap_or(true) {
                 &mut tally.too_full
             } else if used.is_none_or(|used| used.shares == 0)
                 && !device.consumes_counters.is_empty()
-                && !CounterState::new(&self.devices.pools[place.pool], self.usage).add(device)
+                && !CounterState::new(&self.devices.pools[index.pool], self.usage).add(device)
             {
                 &mut tally.without_counters
             } else {

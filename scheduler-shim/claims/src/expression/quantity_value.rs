@@ -8,10 +8,9 @@ use cel::common::types::{CelBool, CelDouble, CelInt, CelString, Type};
 use cel::common::value::{StaticVal, Val};
 use cel::{DeclarationError, Env, ExecutionError, add_member_overload, add_overload};
 
-/// One, in billionths.
+/// The value 1 in the unit in which amounts are kept, billionths.
 const ONE: i128 = 1_000_000_000;
 
-/// A quantity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QuantityValue(pub(super) Quantity);
 

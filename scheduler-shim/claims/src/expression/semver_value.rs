@@ -10,7 +10,6 @@ use semver::Version;
 
 use super::quantity_value::as_int;
 
-/// A version.
 #[derive(Clone, Debug)]
 pub(super) struct SemverValue(Version);
 

@@ -11,7 +11,7 @@ use crate::formatting;
 use crate::unmet_requirement::UnmetRequirement;
 
 /// What the node lacks of cards, in words.
-pub(crate) fn lack(
+pub(crate) fn unmet(
     decided: &DecidedCluster<'_>,
     task: &Task,
     node: &Node,
@@ -33,7 +33,7 @@ pub(crate) fn lack(
             Some((UnmetRequirement::Gpus, message)).filter(|_| !has_partitions(decided, task, node))
         }
         TaskGpuRequest::Shared { devices, .. } => {
-            lack_of_memory(decided, task, node, idle, i64::from(*devices))
+            unmet_memory(decided, task, node, idle, i64::from(*devices))
         }
     }
 }
@@ -50,12 +50,12 @@ fn has_partitions(decided: &DecidedCluster<'_>, task: &Task, node: &Node) -> boo
         .collect();
     for other in decided.cluster.jobs.iter().flat_map(|job| &job.tasks) {
         let outcome = decided.outcomes.get(other.name.as_str());
-        let place = outcome
+        let placement = outcome
             .filter(|one| one.status.is_active())
-            .and_then(|one| one.place.as_ref());
+            .and_then(|one| one.placement.as_ref());
         if let (TaskGpuRequest::Partitions(held), true) = (
             &other.cards,
-            place.is_some_and(|place| place.node == node.name),
+            placement.is_some_and(|placement| placement.node == node.name),
         ) {
             for (name, count) in held {
                 *left.entry(name).or_default() -= count;
@@ -67,7 +67,7 @@ fn has_partitions(decided: &DecidedCluster<'_>, task: &Task, node: &Node) -> boo
         .all(|(name, count)| left.get(name).is_some_and(|left| left >= count))
 }
 
-fn lack_of_memory(
+fn unmet_memory(
     decided: &DecidedCluster<'_>,
     task: &Task,
     node: &Node,

@@ -12,7 +12,6 @@ use crate::decided_cluster::DecidedCluster;
 /// The only set of a group without subgroups.
 const WHOLE: &str = "default";
 
-/// A job's gang.
 pub(crate) struct WaitingGang<'a> {
     job: &'a Job,
     sets: Vec<&'a PodSet>,
@@ -80,8 +79,10 @@ impl<'a> WaitingGang<'a> {
         if let Some(own) = group.sets.iter().find(|one| one.name == set) {
             return self.lacking_of_set(own).unwrap_or_default();
         }
-        let around = |inner: &&SubGroupSet| sets(inner).iter().any(|one| one.name == set);
-        let inner = group.groups.iter().find(around);
+        let inner = group
+            .groups
+            .iter()
+            .find(|inner| sets(inner).iter().any(|one| one.name == set));
         inner.map_or_else(Vec::new, |inner| self.lacking_around(inner, set))
     }
 
@@ -101,9 +102,9 @@ impl<'a> WaitingGang<'a> {
 
     fn lacking_of_set(&self, set: &PodSet) -> Option<Vec<&'a Task>> {
         let placed = self.placed.get(set.name.as_str()).copied().unwrap_or(0);
-        let lacks = set.min_available.saturating_sub(placed);
+        let unmet_requirement = set.min_available.saturating_sub(placed);
         let waiting = self.waits.get(set.name.as_str()).map_or(&[][..], |all| all);
-        waiting.get(..lacks).map(<[&Task]>::to_vec)
+        waiting.get(..unmet_requirement).map(<[&Task]>::to_vec)
     }
 }
 
@@ -146,7 +147,7 @@ fn unready(job: &Job, sets: &[&PodSet]) -> Option<String> {
         return None;
     }
     let short = sets.iter().filter(|set| is_short(job, set));
-    let sentences = short.map(|set| {
+    let messages = short.map(|set| {
         let (exist, gated) = counts(job, set);
         let (wanted, name) = (set.min_available, set.name.as_str());
         match name {
@@ -158,6 +159,6 @@ fn unready(job: &Job, sets: &[&PodSet]) -> Option<String> {
             ),
         }
     });
-    let sentences: String = sentences.collect();
-    Some(format!("Job is not ready for scheduling.{sentences}"))
+    let messages: String = messages.collect();
+    Some(format!("Job is not ready for scheduling.{messages}"))
 }

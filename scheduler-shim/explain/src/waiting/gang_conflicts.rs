@@ -19,8 +19,7 @@ pub(crate) fn too_few_domains(
     terms.into_iter().find_map(|term| {
         let rivals = gang
             .iter()
-            .filter(|task| task.apart.contains(term) && term.are_like(&task.labels));
-        let rivals = rivals.count();
+            .filter(|task| task.apart.contains(term) && term.are_like(&task.labels)).count();
         let nodes = open.iter().filter_map(|view| decided.node(&view.node));
         let domains: BTreeSet<&String> = nodes
             .filter_map(|node| node.labels.get(&term.domain))
@@ -28,16 +27,16 @@ pub(crate) fn too_few_domains(
         if rivals < 2 || rivals <= domains.len() {
             return None;
         }
-        let room = match domains.len() {
+        let domains_left = match domains.len() {
             1 => "1 has".to_owned(),
             many => format!("{many} have"),
         };
         Some(match pod_affinity::port(term) {
             Some(port) => format!(
-                "{rivals} of them take host port {port}, so each of these needs a node of its own, and {room} room for one"
+                "{rivals} of them take host port {port}, so each of these needs a node of its own, and {domains_left} room for one"
             ),
             None => format!(
-                "{rivals} of them keep apart by their anti-affinity, so each of these needs a {} of its own, and {room} room for one",
+                "{rivals} of them keep apart by their anti-affinity, so each of these needs a {} of its own, and {domains_left} room for one",
                 term.domain
             ),
         })

@@ -26,7 +26,7 @@ pub(crate) fn job(
     let owner = workload.owner;
     let mut group = workload.plain(row.priority);
     let old = format!("pg-{}-{}", workload.pod.name(), owner.uid());
-    if old != group_name(owner) && is_kept(workload, &old) {
+    if old != group_name(owner) && is_lazy(workload, &old) {
         group.name = old;
     } else if let Some(members) = annotated_minimum(owner)? {
         group.min_member = members;
@@ -47,12 +47,12 @@ pub(crate) fn cron_job(
         .find(|reference| reference.kind() == JOB.kind)
         .ok_or(GroupingError::NoJob)?;
     let name = reference.text(&["name"]).unwrap_or_default();
-    let found = workload.objects.need(&JOB, workload.namespace(), name)?;
+    let found = workload.objects.require(&JOB, workload.namespace(), name)?;
     Ok(workload.owned_by(found).plain(row.priority))
 }
 
 /// Whether a group of this name exists and this cluster keeps such groups.
-pub(crate) fn is_kept(workload: &GroupingInput<'_>, name: &str) -> bool {
+pub(crate) fn is_lazy(workload: &GroupingInput<'_>, name: &str) -> bool {
     let find = || {
         workload
             .objects
@@ -67,8 +67,9 @@ pub(crate) fn annotated_minimum(owner: ObjectView<'_>) -> Result<Option<u32>, Gr
     let Some(text) = owner.given_annotation(key) else {
         return Ok(None);
     };
-    let not_whole = |_| GroupingError::field(owner, key, format!("'{text}' is not a whole number"));
-    let count: i32 = text.parse().map_err(not_whole)?;
+    let count: i32 = text
+        .parse()
+        .map_err(|_| GroupingError::field(owner, key, format!("'{text}' is not a whole number")))?;
     counted(owner, key, count.into()).map(Some)
 }
 

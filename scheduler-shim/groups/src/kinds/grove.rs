@@ -35,11 +35,13 @@ pub(crate) fn group(
     let name = pod
         .given_label(POD_GANG)
         .ok_or_else(|| GroupingError::unset(pod, POD_GANG))?;
-    let gang = workload.objects.need(&GANG, workload.namespace(), name)?;
+    let gang = workload
+        .objects
+        .require(&GANG, workload.namespace(), name)?;
     let topology = topology_name(gang);
     let mut group = workload.owned_by(gang).plain(row.priority);
-    if let Some(wish) = constraint(gang, &["spec"], gang, topology)? {
-        group.topology = wish;
+    if let Some(constraint_found) = constraint(gang, &["spec"], gang, topology)? {
+        group.topology = constraint_found;
     }
     if let Some(class) = gang.string(&["spec", "priorityClassName"])? {
         class.clone_into(&mut group.priority_class);

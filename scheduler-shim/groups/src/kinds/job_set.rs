@@ -88,8 +88,9 @@ fn sub_groups(
     let mut total = 0_u64;
     for (index, job) in jobs.iter().map(ObjectView::new).enumerate() {
         let field = format!("spec.replicatedJobs[{index}].name");
-        let name = job.text(&["name"]);
-        let name = name.ok_or_else(|| GroupingError::unset(owner, &field))?;
+        let name = job
+            .text(&["name"])
+            .ok_or_else(|| GroupingError::unset(owner, &field))?;
         let replicas = counted(owner, "replicas", job.whole(&["replicas"])?.unwrap_or(1))?;
         total += u64::from(replicas);
         if total > u64::from(MAX_SEGMENTS) {
@@ -117,19 +118,22 @@ fn leaves(
         None => None,
     };
     let topology = template_topology(template)?;
-    let topology = topology.some().filter(|wish| !wish.name.is_empty());
+    let topology = topology
+        .some()
+        .filter(|constraint_found| !constraint_found.name.is_empty());
     let members = match stated {
         Some(members) => members,
         // A replica that does not exist has no members to count.
         None if replicas == 0 => 0,
         None => counted(owner, "parallelism", parallelism)?,
     };
-    let leaf = |index: u32| {
-        DerivedSubGroup::leaf(format!("{name}-replica-{index}"), members)
-            .under(name)
-            .placed(topology.clone())
-    };
-    Ok((0..replicas).map(leaf).collect())
+    Ok((0..replicas)
+        .map(|index| {
+            DerivedSubGroup::leaf(format!("{name}-replica-{index}"), members)
+                .under(name)
+                .placed(topology.clone())
+        })
+        .collect())
 }
 
 /// Adds the pod to the replica that its labels name.

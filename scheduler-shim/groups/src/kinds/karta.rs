@@ -26,7 +26,7 @@ pub(crate) fn group(
     workload: &GroupingInput<'_>,
 ) -> Result<DerivedPodGroup, GroupingError> {
     let Some((karta, gang)) = definition(workload) else {
-        return Ok(workload.plain_of(&workload.on_terms_of_all(), row.priority));
+        return Ok(workload.plain_of(&workload.all_specs(), row.priority));
     };
     let group = workload.plain(row.priority);
     let components = KartaComponents::read(karta, workload.owner)?;
@@ -42,13 +42,13 @@ fn definition<'a>(workload: &GroupingInput<'a>) -> Option<(ObjectView<'a>, Objec
     let kartas = workload.settings.kartas.iter().map(ObjectView::new);
     let fitting = kartas.filter(|karta| {
         let root = ["spec", "structureDefinition", "rootComponent", "kind"];
-        let says =
+        let declares =
             |kind: ObjectView<'_>, field, of: &str| kind.text(&[field]).unwrap_or_default() == of;
         karta.at(&["metadata", "deletionTimestamp"]).is_none()
             && karta.part(&root).is_some_and(|kind| {
-                says(kind, "kind", owner.kind())
-                    && says(kind, "group", owner.api_group())
-                    && says(kind, "version", owner.version())
+                declares(kind, "kind", owner.kind())
+                    && declares(kind, "group", owner.api_group())
+                    && declares(kind, "version", owner.version())
             })
     });
     let mut fitting = fitting.filter_map(|karta| Some((karta, instructions(karta)?)));
@@ -60,9 +60,9 @@ fn instructions(karta: ObjectView<'_>) -> Option<ObjectView<'_>> {
     let gang = ["instructions", "optimizationInstructions"]
         .iter()
         .find_map(|field| karta.part(&["spec", field, "gangScheduling"]))?;
-    let says_something = gang.at(&["podGroup"]).is_some()
+    let declares_gang = gang.at(&["podGroup"]).is_some()
         || gang.list(&["podGroups"]).is_ok_and(|all| !all.is_empty());
-    says_something.then_some(gang)
+    declares_gang.then_some(gang)
 }
 
 /// One group for the whole workload.
@@ -95,15 +95,16 @@ fn whole(
 
 fn placement(topology: ObjectView<'_>) -> Result<DerivedTopologyConstraint, GroupingError> {
     let text = |field| topology.text(&[field]).unwrap_or_default().to_owned();
-    let wish = DerivedTopologyConstraint {
+    let constraint_found = DerivedTopologyConstraint {
         name: text("topologyName"),
         required: text("requiredTopologyLevel"),
         preferred: text("preferredTopologyLevel"),
     };
-    if wish.name.is_empty() {
+    if constraint_found.name.is_empty() {
         return Err(GroupingError::Constraint("the name of a topology"));
     }
-    wish.some()
+    constraint_found
+        .some()
         .ok_or(GroupingError::Constraint("a preferred or required level"))
 }
 
@@ -119,8 +120,9 @@ fn sub_group(
         let why = "it says no number of replicas";
         return Err(GroupingError::field(workload.owner, name, why));
     }
-    let wish = part.part(&["topology"]).map(placement).transpose()?;
-    let part = DerivedSubGroup::leaf(name, counted(workload.owner, "scale", pods)?).placed(wish);
+    let constraint_found = part.part(&["topology"]).map(placement).transpose()?;
+    let part = DerivedSubGroup::leaf(name, counted(workload.owner, "scale", pods)?)
+        .placed(constraint_found);
     Ok(part.holding(workload.pod, components.holds(name, workload.pod)?))
 }
 
@@ -172,13 +174,14 @@ fn member<'a>(
 }
 
 fn check_name(name: &str, keys: &[String]) -> Result<(), GroupingError> {
-    let is_part = |part: &str| {
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        part.starts_with(plain)
-            && part.ends_with(plain)
-            && part.chars().all(|c| plain(c) || c == '-')
-    };
-    if name.len() <= MAX_NAME && name.split('.').all(is_part) {
+    if name.len() <= MAX_NAME
+        && name.split('.').all(|part| {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+            part.starts_with(plain)
+                && part.ends_with(plain)
+                && part.chars().all(|c| plain(c) || c == '-')
+        })
+    {
         return Ok(());
     }
     Err(GroupingError::GroupingKeys {

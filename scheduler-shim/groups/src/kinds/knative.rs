@@ -34,7 +34,7 @@ pub(crate) fn service(
         .ok_or_else(|| GroupingError::unset(pod, LABEL))?;
     let revision = workload
         .objects
-        .need(&REVISION, workload.namespace(), name)?;
+        .require(&REVISION, workload.namespace(), name)?;
     // A revision's settings for eviction, delay and topology have never been part of its group.
     let mut group = DerivedPodGroup {
         preemptibility: None,
@@ -55,8 +55,10 @@ pub(crate) fn service(
 /// Whether the revision's pods have groups of their own: several groups, or one that a pod owns.
 fn is_split(workload: &GroupingInput<'_>, revision: ObjectView<'_>) -> Result<bool, GroupingError> {
     let namespace = revision.namespace();
-    let siblings = workload.objects.pods(namespace);
-    let siblings = siblings.filter(|pod| pod.given_label(LABEL) == Some(revision.name()));
+    let siblings = workload
+        .objects
+        .pods(namespace)
+        .filter(|pod| pod.given_label(LABEL) == Some(revision.name()));
     let mut groups = BTreeSet::new();
     for group in siblings.filter_map(|pod| pod.given_annotation(ANNOTATION_GROUP)) {
         if !groups.insert(group) {

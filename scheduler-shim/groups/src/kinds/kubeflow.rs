@@ -39,8 +39,11 @@ impl ReplicaRoles<'_> {
     fn sum(&self, owner: ObjectView<'_>) -> Result<i64, GroupingError> {
         let path = ["spec", self.field];
         let missing = || GroupingError::unset(owner, &path.join("."));
-        let roles = owner.field(&path)?.ok_or_else(missing)?;
-        let roles = roles.as_object().ok_or_else(missing)?;
+        let roles = owner
+            .field(&path)?
+            .ok_or_else(missing)?
+            .as_object()
+            .ok_or_else(missing)?;
         if let Some(role) = self
             .mandatory
             .iter()

@@ -66,8 +66,8 @@ fn size(owner: ObjectView<'_>) -> Result<i64, GroupingError> {
 
 /// The index of a pod in its group; the leader has zero.
 fn worker_index(pod: ObjectView<'_>) -> Result<Option<i64>, GroupingError> {
-    let said = pod.given_label(WORKER_INDEX);
-    said.map(|said| segments::index(pod, said)).transpose()
+    let value = pod.given_label(WORKER_INDEX);
+    value.map(|value| segments::index(pod, value)).transpose()
 }
 
 fn is_leader(pod: ObjectView<'_>) -> bool {

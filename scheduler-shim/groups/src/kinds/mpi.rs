@@ -40,10 +40,9 @@ pub fn without_delayed_launcher(
 
 /// Whether the job has a launcher pod that is not being deleted.
 pub fn launcher_exists(job: ObjectView<'_>, objects: &ObjectStore) -> bool {
-    let is_launcher = |pod: ObjectView<'_>| {
+    objects.pods(job.namespace()).any(|pod: ObjectView<'_>| {
         pod.given_label(JOB_NAME) == Some(job.name())
             && pod.label(JOB_ROLE) == Some("launcher")
             && pod.at(&["metadata", "deletionTimestamp"]).is_none()
-    };
-    objects.pods(job.namespace()).any(is_launcher)
+    })
 }

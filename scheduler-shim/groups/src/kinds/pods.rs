@@ -42,7 +42,7 @@ pub(crate) fn of_owner(
 }
 
 /// Replicas of a service do not need each other: each is a group, on the terms of the topmost owner.
-pub(crate) fn each_alone(
+pub(crate) fn one_group_per_pod(
     row: &OwnerKindEntry<'_>,
     workload: &GroupingInput<'_>,
 ) -> Result<DerivedPodGroup, GroupingError> {

@@ -33,8 +33,10 @@ pub(crate) fn refine(
         group.min_member = counted(owner, "minAvailable", stated)?;
     }
     let roles = ["spec", FIELD];
-    let specs = owner.field(&roles)?.filter(|specs| specs.is_object());
-    let specs = specs.ok_or_else(|| GroupingError::unset(owner, &roles.join(".")))?;
+    let specs = owner
+        .field(&roles)?
+        .filter(|specs| specs.is_object())
+        .ok_or_else(|| GroupingError::unset(owner, &roles.join(".")))?;
     let masters = owner.whole(&["spec", FIELD, "Master", "replicas"])?;
     let masters = counted(owner, "Master.replicas", masters.unwrap_or(0))?;
     if masters > 0 {
@@ -79,7 +81,7 @@ fn workers(
                 rest => rest,
             },
             own: own_segment(pod, size)?,
-            wish: segments::topology(pod, spec.part(&["template"]), owner),
+            constraint_found: segments::topology(pod, spec.part(&["template"]), owner),
         }
         .parts(workload, members),
     }
@@ -93,11 +95,11 @@ fn segment_size(pod: ObjectView<'_>, spec: ObjectView<'_>) -> Result<Option<i64>
         "annotations",
         ANNOTATION_SEGMENT_SIZE,
     ];
-    let said = match pod.annotation(ANNOTATION_SEGMENT_SIZE) {
-        Some(said) => Some(said),
-        None => spec.string(&path)?.filter(|said| !said.is_empty()),
+    let value = match pod.annotation(ANNOTATION_SEGMENT_SIZE) {
+        Some(value) => Some(value),
+        None => spec.string(&path)?.filter(|value| !value.is_empty()),
     };
-    said.map(|said| segments::size(said, 1)).transpose()
+    value.map(|value| segments::size(value, 1)).transpose()
 }
 
 /// The segment of a pod, if it is a worker.
@@ -105,9 +107,10 @@ fn own_segment(pod: ObjectView<'_>, size: i64) -> Result<Option<i64>, GroupingEr
     if !plays(pod, WORKER) {
         return Ok(None);
     }
-    let said = pod.given_label(REPLICA_INDEX);
-    let said = said.ok_or_else(|| GroupingError::unset(pod, REPLICA_INDEX))?;
-    segments::index(pod, said).map(|index| Some(index / size))
+    let value = pod
+        .given_label(REPLICA_INDEX)
+        .ok_or_else(|| GroupingError::unset(pod, REPLICA_INDEX))?;
+    segments::index(pod, value).map(|index| Some(index / size))
 }
 
 /// Workers split into segments.
@@ -117,7 +120,7 @@ struct WorkerSegments {
     /// The number of pods of the last segment.
     last: i64,
     own: Option<i64>,
-    wish: Option<DerivedTopologyConstraint>,
+    constraint_found: Option<DerivedTopologyConstraint>,
 }
 
 impl WorkerSegments {
@@ -139,7 +142,7 @@ impl WorkerSegments {
             all.push(
                 DerivedSubGroup::leaf(format!("{WORKER}-{index}"), pods)
                     .under(WORKER)
-                    .placed(self.wish.clone())
+                    .placed(self.constraint_found.clone())
                     .holding(workload.pod, self.own == Some(i64::from(index))),
             );
         }

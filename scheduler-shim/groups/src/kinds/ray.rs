@@ -62,7 +62,7 @@ fn named_cluster<'a>(
         let field = paths.first().map(|path| path.join("."));
         GroupingError::unset(owner, &field.unwrap_or_default())
     })?;
-    workload.objects.need(&CLUSTER, owner.namespace(), name)
+    workload.objects.require(&CLUSTER, owner.namespace(), name)
 }
 
 fn of_cluster(
@@ -90,10 +90,10 @@ fn parts(cluster: ObjectView<'_>) -> Result<Vec<DerivedSubGroup>, GroupingError>
     let head = cluster
         .field(&["spec", "headGroupSpec"])?
         .map(ObjectView::new);
-    let wish = head
+    let constraint_found = head
         .map(|head| placement(cluster, head, HEAD))
         .transpose()?;
-    let mut parts = vec![DerivedSubGroup::leaf(HEAD, 1).placed(wish.flatten())];
+    let mut parts = vec![DerivedSubGroup::leaf(HEAD, 1).placed(constraint_found.flatten())];
     let groups = cluster.list(&["spec", "workerGroupSpecs"])?;
     for (index, group) in groups.iter().map(ObjectView::new).enumerate() {
         let Some(least) = least_workers(cluster, group, index)? else {
@@ -110,9 +110,9 @@ fn parts(cluster: ObjectView<'_>) -> Result<Vec<DerivedSubGroup>, GroupingError>
 fn is_suspended(group: ObjectView<'_>) -> Result<bool, GroupingError> {
     let field = "suspended";
     match group.field(&[field])? {
-        None => Ok(group.at(&["suspend"]).is_some_and(|said| said == true)),
-        Some(said) => said.as_bool().ok_or_else(|| {
-            GroupingError::field(group, field, format!("{said} is not true or false"))
+        None => Ok(group.at(&["suspend"]).is_some_and(|value| value == true)),
+        Some(value) => value.as_bool().ok_or_else(|| {
+            GroupingError::field(group, field, format!("{value} is not true or false"))
         }),
     }
 }
@@ -124,7 +124,7 @@ fn least_workers(
     group: ObjectView<'_>,
     index: usize,
 ) -> Result<Option<u32>, GroupingError> {
-    let place = |field: &str| format!("spec.workerGroupSpecs[{index}].{field}");
+    let path = |field: &str| format!("spec.workerGroupSpecs[{index}].{field}");
     if is_suspended(group)? {
         return Ok(None);
     }
@@ -132,7 +132,7 @@ fn least_workers(
     let (replicas, least) = (count("replicas")?, count("minReplicas")?);
     if least > replicas {
         let why = format!("{least} is more than its replicas, {replicas}");
-        return Err(GroupingError::field(cluster, &place("minReplicas"), why));
+        return Err(GroupingError::field(cluster, &path("minReplicas"), why));
     }
     if (replicas, least) == (0, 0) {
         return Ok(None);
@@ -150,12 +150,12 @@ fn placement(
     name: &str,
 ) -> Result<Option<DerivedTopologyConstraint>, GroupingError> {
     let template = group.field(&["template"])?.map(ObjectView::new);
-    let wish = template.map(template_topology).transpose()?;
-    match wish.and_then(DerivedTopologyConstraint::some) {
-        Some(wish) if wish.name.is_empty() => {
+    let constraint_found = template.map(template_topology).transpose()?;
+    match constraint_found.and_then(DerivedTopologyConstraint::some) {
+        Some(constraint_found) if constraint_found.name.is_empty() => {
             let why = format!("the placement of {name} needs it");
             Err(GroupingError::field(cluster, ANNOTATION_TOPOLOGY, why))
         }
-        wish => Ok(wish),
+        constraint_found => Ok(constraint_found),
     }
 }

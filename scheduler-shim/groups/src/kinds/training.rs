@@ -2,7 +2,7 @@
 
 use crate::error::{GroupingError, counted};
 use crate::group::DerivedPodGroup;
-use crate::kinds::batch::is_kept;
+use crate::kinds::batch::is_lazy;
 use crate::table::OwnerKindEntry;
 use crate::workload::GroupingInput;
 
@@ -15,8 +15,9 @@ pub(crate) fn aml_job(
 ) -> Result<DerivedPodGroup, GroupingError> {
     let owner = workload.owner;
     let mut group = workload.plain(row.priority);
-    let nodes = owner.whole(&NODE_COUNT)?;
-    let nodes = nodes.ok_or_else(|| GroupingError::unset(owner, &NODE_COUNT.join(".")))?;
+    let nodes = owner
+        .whole(&NODE_COUNT)?
+        .ok_or_else(|| GroupingError::unset(owner, &NODE_COUNT.join(".")))?;
     group.min_member = counted(owner, NODE_COUNT[4], nodes)?;
     Ok(group)
 }
@@ -30,7 +31,7 @@ pub(crate) fn runai_job(
     let mut group = workload.plain(row.priority);
     let of = |name: &str| format!("pg-{name}-{}", owner.uid());
     let old = of(old_name(workload));
-    group.name = if is_kept(workload, &old) {
+    group.name = if is_lazy(workload, &old) {
         old
     } else {
         let pod = workload.pod.name();

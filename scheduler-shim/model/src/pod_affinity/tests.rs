@@ -185,9 +185,9 @@ fn constraints_that_must_hold_are_kept_apart_from_those_that_are_wishes() {
         least_domains: 3,
     };
     assert_eq!(task.even, [spread(2)]);
-    let wish = PreferredTerm::Even(spread(1));
+    let term = PreferredTerm::Even(spread(1));
     let weight = EVENLY;
-    assert_eq!(task.prefers, [WeightedPreference { wish, weight }]);
+    assert_eq!(task.prefers, [WeightedPreference { term, weight }]);
 }
 
 #[test]

@@ -40,12 +40,13 @@ pub(super) fn keep_apart(cluster: &mut Cluster) {
 /// Why a node does not take a pod: the label that it lacks.
 pub fn refused(task: &Task, node: &Node) -> Option<String> {
     let mut wished = task.node_affinity.iter().map(|(mark, _)| mark.as_str());
-    let lacks = |mark: &&str| !node.labels.contains_key(*mark);
-    let label = wished.find(lacks).and_then(|mark| match mark {
-        TAKES_GPU_PODS => Some(FOR_GPUS),
-        TAKES_OTHER_PODS => Some(FOR_OTHERS),
-        _ => None,
-    })?;
+    let label = wished
+        .find(|mark| !node.labels.contains_key(*mark))
+        .and_then(|mark| match mark {
+            TAKES_GPU_PODS => Some(FOR_GPUS),
+            TAKES_OTHER_PODS => Some(FOR_OTHERS),
+            _ => None,
+        })?;
     Some(format!(
         "has no label {label}, for which restrict-node-scheduling asks"
     ))
@@ -89,8 +90,10 @@ mod tests {
         keep_apart(&mut cluster);
         let takers = |task: &Task| -> Vec<String> {
             let (label, values) = &task.node_affinity[0];
-            let has = |node: &&Node| node.labels.get(label).is_some_and(|is| values.contains(is));
-            let nodes = cluster.nodes.iter().filter(has);
+            let nodes = cluster
+                .nodes
+                .iter()
+                .filter(|node| node.labels.get(label).is_some_and(|is| values.contains(is)));
             nodes.map(|node| node.name.clone()).collect()
         };
         assert_eq!(takers(&cluster.jobs[0].tasks[0]), ["g"]);

@@ -65,7 +65,7 @@ mod tests {
             ..Cluster::default()
         };
         ignore(&mut cluster);
-        let seen: Vec<_> = cluster
+        let values: Vec<_> = cluster
             .queues
             .iter()
             .map(|queue| {
@@ -81,6 +81,6 @@ mod tests {
             ("sub", Some("default"), 2.0),
             ("default", None, -1.0),
         ];
-        assert_eq!(seen, expected);
+        assert_eq!(values, expected);
     }
 }

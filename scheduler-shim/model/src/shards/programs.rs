@@ -45,14 +45,18 @@ impl DesiredPrograms {
     /// What this Config wants.
     pub fn by(config: &Value) -> Self {
         let spec = &config["spec"];
-        let said = |path: &str| spec.pointer(path).and_then(Value::as_bool);
-        let secrets = spec.pointer(PULL_SECRETS).and_then(Value::as_array);
-        let secrets = secrets.into_iter().flatten().filter_map(Value::as_str);
+        let flag = |path: &str| spec.pointer(path).and_then(Value::as_bool);
+        let secrets = spec
+            .pointer(PULL_SECRETS)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         Self {
             generation: config["metadata"]["generation"].as_i64().unwrap_or(0),
-            is_stopped: said(ENABLED) == Some(false),
+            is_stopped: flag(ENABLED) == Some(false),
             secrets: secrets.map(str::to_owned).collect(),
-            blocks: said(BLOCK) == Some(true),
+            blocks: flag(BLOCK) == Some(true),
         }
     }
 
@@ -60,23 +64,23 @@ impl DesiredPrograms {
     pub fn change(&self, deployment: &Value) -> Option<Value> {
         let name = deployment["metadata"]["name"].as_str()?;
         let old = ObjectView::new(deployment);
-        let mut notes = Map::new();
-        let mut note = |name: &str, value: Option<String>| {
+        let mut annotations = Map::new();
+        let mut annotate = |name: &str, value: Option<String>| {
             if old.annotation(name) != value.as_deref() {
-                notes.insert(name.to_owned(), json!(value));
+                annotations.insert(name.to_owned(), json!(value));
             }
         };
-        note(GENERATION, Some(self.generation.to_string()));
+        annotate(GENERATION, Some(self.generation.to_string()));
         let mut spec = Map::new();
         if name == SCHEDULER {
             let before = old.annotation(REPLICAS);
             let has = deployment["spec"]["replicas"].as_i64().unwrap_or(1);
             if self.is_stopped && has > 0 {
-                note(REPLICAS, Some(has.to_string()));
+                annotate(REPLICAS, Some(has.to_string()));
                 spec.insert("replicas".to_owned(), json!(0));
             } else if let Some(before) = before.filter(|_| !self.is_stopped) {
                 let before: i64 = before.parse().unwrap_or(1);
-                note(REPLICAS, None);
+                annotate(REPLICAS, None);
                 if has == 0 {
                     spec.insert("replicas".to_owned(), json!(before));
                 }
@@ -88,7 +92,7 @@ impl DesiredPrograms {
         if secrets != template["imagePullSecrets"] {
             pod.insert("imagePullSecrets".to_owned(), secrets);
         }
-        note(SECRETS, added);
+        annotate(SECRETS, added);
         if name == WEBHOOK
             && let Some(containers) = self.containers(&template["containers"])
         {
@@ -97,11 +101,13 @@ impl DesiredPrograms {
         if !pod.is_empty() {
             spec.insert("template".to_owned(), json!({ "spec": pod }));
         }
-        if notes.is_empty() && spec.is_empty() {
+        if annotations.is_empty() && spec.is_empty() {
             return None;
         }
         let version = &deployment["metadata"]["resourceVersion"];
-        Some(json!({"metadata": {"annotations": notes, "resourceVersion": version}, "spec": spec}))
+        Some(
+            json!({"metadata": {"annotations": annotations, "resourceVersion": version}, "spec": spec}),
+        )
     }
 
     /// The pull secrets that a pod should have, and those that come from the Config.
@@ -118,11 +124,16 @@ impl DesiredPrograms {
                     .is_some_and(|name| added.contains(&name))
             })
             .collect();
-        let is_new = |name: &&String| !own.iter().any(|one| one["name"] == name.as_str());
-        let new: Vec<&String> = self.secrets.iter().filter(is_new).collect();
+        let new: Vec<&String> = self
+            .secrets
+            .iter()
+            .filter(|name| !own.iter().any(|one| one["name"] == name.as_str()))
+            .collect();
         let names = new.iter().map(|name| name.as_str()).collect::<Vec<_>>();
-        let all = own.into_iter().cloned();
-        let all = all.chain(new.iter().map(|name| json!({ "name": name })));
+        let all = own
+            .into_iter()
+            .cloned()
+            .chain(new.iter().map(|name| json!({ "name": name })));
         let all: Vec<Value> = all.collect();
         let list = if all.is_empty() {
             Value::Null
@@ -172,7 +183,7 @@ pub fn unsupported(config: ObjectView<'_>, has_programs: bool) -> Vec<String> {
             .iter()
             .any(|known| known.starts_with(&format!("{path}/")));
         if is_known && value.is_object() {
-            look_into(&path, value, has_programs, &mut unsupported)
+            check_support(&path, value, has_programs, &mut unsupported)
         } else {
             unsupported.push(format!("spec.{field}"))
         }
@@ -180,10 +191,10 @@ pub fn unsupported(config: ObjectView<'_>, has_programs: bool) -> Vec<String> {
     unsupported
 }
 
-fn look_into(path: &str, value: &Value, has_programs: bool, unsupported: &mut Vec<String>) {
+fn check_support(path: &str, value: &Value, has_programs: bool, unsupported: &mut Vec<String>) {
     if let Some(fields) = value.as_object() {
         for (field, value) in fields {
-            look_into(&format!("{path}/{field}"), value, has_programs, unsupported);
+            check_support(&format!("{path}/{field}"), value, has_programs, unsupported);
         }
         return;
     }

@@ -171,19 +171,19 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
     };
     let stays = |other: &&PlacedPod<'_>| other.presence == Presence::Stays;
     let all_near = |labels: &LabelMap| facts.near.iter().all(|wanted| wanted.are_like(labels));
-    let only_moves = session.plan().only_moves();
+    let is_moves_only = session.plan().is_moves_only();
     // Nodes that the pod itself has yet to leave.
     let own: Vec<usize> = session
         .state()
         .task(task)
         .presences()
-        .filter(|(_, presence)| only_moves && *presence == Presence::Leaves)
+        .filter(|(_, presence)| is_moves_only && *presence == Presence::Leaves)
         .map(|(node, _)| node)
         .collect();
-    let mut before = others.iter().filter(|other| only_moves || stays(other));
+    let mut before = others.iter().filter(|other| is_moves_only || stays(other));
     let is_first =
         all_near(&facts.labels) && own.is_empty() && !before.any(|other| all_near(other.labels));
-    let lonely = facts.near.iter().any(|wanted| {
+    let pods_without_match = facts.near.iter().any(|wanted| {
         let mut staying = others.iter().filter(stays);
         let here = domain(node, &wanted.domain);
         let has = staying.any(|other| all_near(other.labels) && together(other, &wanted.domain));
@@ -208,14 +208,14 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
     };
     let uneven = facts.even.iter().any(|rule| {
         let mut counts: BTreeMap<&String, u64> = BTreeMap::new();
-        for place in (0..session.facts().nodes().len()).filter(|&node| may_be(node)) {
-            let Some(value) = domain(place, &rule.like.domain) else {
+        for other_node in (0..session.facts().nodes().len()).filter(|&node| may_be(node)) {
+            let Some(value) = domain(other_node, &rule.like.domain) else {
                 continue;
             };
             let like = others
                 .iter()
                 .filter(stays)
-                .filter(|other| other.node == place && rule.like.are_like(other.labels));
+                .filter(|other| other.node == other_node && rule.like.are_like(other.labels));
             *counts.entry(value).or_default() += like.count() as u64;
         }
         let least = counts.values().min().copied().unwrap_or(0);
@@ -229,7 +229,7 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
         here.is_none_or(|here| here + own > least + rule.skew)
     });
     let rules = [
-        lonely,
+        pods_without_match,
         others.iter().filter(stays).any(crowd),
         others.iter().filter(stays).any(dread),
         uneven,
@@ -254,10 +254,10 @@ proptest! {
     fn counts_say_what_asking_everybody_says(
         cluster in cluster(),
         changes in prop::collection::vec((0..7_usize, 0..5_usize, 0..4_u8), 0..20),
-        only_moves: bool,
+        is_moves_only: bool,
     ) {
         let mut session = Session::open(Duration::ZERO, &cluster);
-        session.plan_mut().set_only_moves(only_moves);
+        session.plan_mut().set_moves_only(is_moves_only);
         let (tasks, nodes) = (session.facts().tasks().len(), session.facts().nodes().len());
         for (task, node, change) in changes {
             let (task, node) = (task % tasks, node % nodes);

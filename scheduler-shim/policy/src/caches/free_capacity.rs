@@ -13,8 +13,8 @@ const BLOCK: usize = 64;
 /// What is free, or being released.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FreeCapacity {
-    seen: ChangeCursor,
-    /// By node.
+    cursor: ChangeCursor,
+    /// What is free on each node.
     free: Vec<ResourceVector>,
     /// By block.
     sums: Vec<ResourceVector>,
@@ -53,7 +53,7 @@ impl FreeCapacity {
         nodes: usize,
         free_on: impl Fn(usize) -> FreeOnNode,
     ) {
-        let blocks: BTreeSet<usize> = match changed.since(&mut self.seen) {
+        let blocks: BTreeSet<usize> = match changed.since(&mut self.cursor) {
             Some([]) => return,
             Some(nodes) => {
                 nodes.iter().for_each(|&node| self.set(node, free_on(node)));

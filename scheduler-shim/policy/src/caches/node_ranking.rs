@@ -50,7 +50,6 @@ pub(crate) struct FreeRange {
 /// Tasks that ask for the same of every node.
 #[derive(Clone, Debug)]
 pub(crate) struct RankedKind {
-    /// One of them.
     pub(crate) task: usize,
     pub(crate) request: ResourceRequest,
     pub(crate) wants_cards: bool,
@@ -60,7 +59,7 @@ pub(crate) struct RankedKind {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRanking {
     kind: RankedKind,
-    seen: ChangeCursor,
+    cursor: ChangeCursor,
     scores: Vec<NodeScore>,
     /// The nodes that fit, by their own score and then by their order.
     fitting: BTreeMap<OrderedFloat, BTreeSet<(OrderedFloat, usize)>>,
@@ -73,7 +72,7 @@ impl NodeRanking {
     pub(crate) fn new(kind: RankedKind, nodes: usize) -> Self {
         Self {
             kind,
-            seen: ChangeCursor::default(),
+            cursor: ChangeCursor::default(),
             scores: vec![NodeScore::default(); nodes],
             fitting: BTreeMap::new(),
             free: BTreeMap::new(),
@@ -86,7 +85,7 @@ impl NodeRanking {
         changed: &ChangedNodes,
         score: impl Fn(&RankedKind, usize) -> NodeScore,
     ) {
-        match changed.since(&mut self.seen) {
+        match changed.since(&mut self.cursor) {
             Some(nodes) => {
                 for &node in nodes {
                     self.set(node, score(&self.kind, node));
@@ -105,12 +104,12 @@ impl NodeRanking {
         if now == before {
             return;
         }
-        if let Some((worth, place)) = before.worth {
-            self.take_out(worth, place, node);
+        if let Some((worth, tie_break)) = before.worth {
+            self.remove(worth, tie_break, node);
         }
-        if let Some((worth, place)) = now.worth {
+        if let Some((worth, tie_break)) = now.worth {
             let equals = self.fitting.entry(OrderedFloat(worth)).or_default();
-            equals.insert((OrderedFloat(place), node));
+            equals.insert((OrderedFloat(tie_break), node));
         }
         if let Some(free) = before.free
             && let Some(count) = self.free.get_mut(&OrderedFloat(free))
@@ -125,9 +124,9 @@ impl NodeRanking {
         }
     }
 
-    fn take_out(&mut self, worth: f64, place: f64, node: usize) {
+    fn remove(&mut self, worth: f64, tie_break: f64, node: usize) {
         if let Some(equals) = self.fitting.get_mut(&OrderedFloat(worth)) {
-            equals.remove(&(OrderedFloat(place), node));
+            equals.remove(&(OrderedFloat(tie_break), node));
             if equals.is_empty() {
                 self.fitting.remove(&OrderedFloat(worth));
             }
@@ -186,7 +185,7 @@ impl NodeRanking {
 /// The rankings of all kinds that were asked for more than once, the most recent last.
 #[derive(Debug, Default)]
 pub(super) struct NodeRankings {
-    kept: Vec<NodeRanking>,
+    rankings: Vec<NodeRanking>,
     /// Tasks of kinds that were asked for once.
     asked: Vec<usize>,
 }
@@ -199,9 +198,9 @@ impl NodeRankings {
         is_like: impl Fn(usize) -> bool,
         new: impl FnOnce() -> NodeRanking,
     ) -> Option<NodeRanking> {
-        let mut kept = self.kept.iter();
-        if let Some(known) = kept.rposition(|known| is_like(known.kind.task)) {
-            return Some(self.kept.remove(known));
+        let mut rankings = self.rankings.iter();
+        if let Some(known) = rankings.rposition(|known| is_like(known.kind.task)) {
+            return Some(self.rankings.remove(known));
         }
         if self.asked.iter().any(|&known| is_like(known)) {
             return Some(new());
@@ -213,9 +212,9 @@ impl NodeRankings {
 
     /// Puts a ranking back.
     pub(super) fn keep(&mut self, ranking: NodeRanking) {
-        if self.kept.len() == KEPT {
-            self.kept.remove(0);
+        if self.rankings.len() == KEPT {
+            self.rankings.remove(0);
         }
-        self.kept.push(ranking);
+        self.rankings.push(ranking);
     }
 }

@@ -15,7 +15,7 @@ const KEPT: usize = 8;
 pub(crate) struct PlacementCounts {
     classes: Vec<Rc<TaskClass>>,
     tasks: usize,
-    seen: ChangeCursor,
+    cursor: ChangeCursor,
     /// By node: the least that any of the tasks takes; `None` where none of them could ever run.
     least: Vec<Option<ResourceVector>>,
     by_node: Vec<i64>,
@@ -60,7 +60,7 @@ impl PlacementCounts {
             least: (0..nodes).map(least).collect(),
             classes,
             tasks,
-            seen: ChangeCursor::default(),
+            cursor: ChangeCursor::default(),
             by_node: vec![0; nodes],
             sum: 0,
         }
@@ -74,11 +74,11 @@ impl PlacementCounts {
     }
 
     fn catch_up(&mut self, changed: &ChangedNodes, free_capacity: &FreeCapacity) {
-        match changed.since(&mut self.seen) {
+        match changed.since(&mut self.cursor) {
             Some(nodes) => {
                 for &node in nodes {
-                    let places = self.on(node, free_capacity.free(node));
-                    self.sum += places - std::mem::replace(&mut self.by_node[node], places);
+                    let counts = self.on(node, free_capacity.free(node));
+                    self.sum += counts - std::mem::replace(&mut self.by_node[node], counts);
                 }
             }
             None => {

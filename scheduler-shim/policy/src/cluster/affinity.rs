@@ -92,12 +92,12 @@ pub struct ForeignPod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedPreference {
     /// The preference.
-    pub wish: PreferredTerm,
+    pub term: PreferredTerm,
     /// Its weight.
     pub weight: i64,
 }
 
-/// A preference.
+/// What a pod prefers of the node on which it is placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PreferredTerm {
     /// A label.

@@ -60,7 +60,7 @@ impl Node {
 /// How strictly the kubelet aligns a pod with NUMA zones (kubelet's `topologyManagerPolicy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NumaPolicy {
-    /// Not at all.
+    /// Zones are not taken into account.
     #[default]
     None,
     /// As well as it can.
@@ -92,7 +92,7 @@ pub struct ContainerZones {
     pub pod: ZoneAmounts,
 }
 
-/// A NUMA zone.
+/// A NUMA zone of a node, with what is free in it.
 #[derive(Clone, Debug, Default)]
 pub struct NumaZone {
     /// Its name.

@@ -11,10 +11,10 @@ use crate::step::action::Action;
 /// How nodes or cards are chosen among those that fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlacementStrategy {
-    /// The fullest first.
+    /// The fullest node or card first.
     #[default]
     Binpack,
-    /// The emptiest first.
+    /// The emptiest node or card first.
     Spread,
     /// The first by name.
     ByName,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::actions;
 use crate::cluster::Cluster;
 use crate::lookahead::commitments::{broken_commitments, committed};
-use crate::plan_record::{BarredJobs, EvictionCaution};
+use crate::plan_record::{EvictionCaution, ExcludedJobs};
 use crate::session::Session;
 use crate::step::action::Action;
 
@@ -63,13 +63,13 @@ pub(crate) fn run<'a>(
 pub(crate) fn cautious<'a>(
     now: Duration,
     cluster: &'a Cluster,
-    idle: &BarredJobs,
+    idle: &ExcludedJobs,
     budget: &mut LookaheadBudget,
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Session<'a> {
-    let mut barred = idle.clone();
+    let mut excluded_jobs = idle.clone();
     for _ in 0..PLANS {
-        let caution = EvictionCaution::Cautious(barred.clone());
+        let caution = EvictionCaution::Cautious(excluded_jobs.clone());
         let session = run(now, cluster, caution, budget, done);
         let broken = broken_commitments(&session, cluster);
         if broken.is_empty() {
@@ -77,28 +77,32 @@ pub(crate) fn cautious<'a>(
         }
         let mut kept = committed(&session);
         kept.retain(|job| !broken.contains_key(job));
-        barred.extend(broken);
+        excluded_jobs.extend(broken);
         if budget.is_spent() {
             // The first few jobs that got their places may still get them without the others.
             let few = kept.into_iter().take(FEW).collect();
-            let caution = EvictionCaution::Cautious(only(&few, &barred, cluster));
+            let caution = EvictionCaution::Cautious(only(&few, &excluded_jobs, cluster));
             let session = run(now, cluster, caution, budget, done);
             let broken = broken_commitments(&session, cluster);
             if broken.is_empty() {
                 return session;
             }
-            barred.extend(broken);
+            excluded_jobs.extend(broken);
             break;
         }
     }
     let nobody = BTreeSet::new();
-    let caution = EvictionCaution::Cautious(only(&nobody, &barred, cluster));
+    let caution = EvictionCaution::Cautious(only(&nobody, &excluded_jobs, cluster));
     run(now, cluster, caution, budget, done)
 }
 
 /// Bars all jobs but these.
-pub(crate) fn only(few: &BTreeSet<usize>, barred: &BarredJobs, cluster: &Cluster) -> BarredJobs {
-    let mut all = barred.clone();
+pub(crate) fn only(
+    few: &BTreeSet<usize>,
+    excluded_jobs: &ExcludedJobs,
+    cluster: &Cluster,
+) -> ExcludedJobs {
+    let mut all = excluded_jobs.clone();
     for job in (0..cluster.jobs.len()).filter(|job| !few.contains(job)) {
         all.entry(job).or_default();
     }

@@ -7,9 +7,9 @@ use crate::actions::allocate;
 use crate::card_naming::CardNaming;
 use crate::cluster::{Cluster, Task, TaskStatus};
 use crate::job_state::has_too_few;
-use crate::plan_record::{BarredJobs, EvictionCommitment};
+use crate::plan_record::{EvictionCommitment, ExcludedJobs};
 use crate::session::Session;
-use crate::task_placement::place_of;
+use crate::task_placement::placement_of;
 
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
@@ -26,20 +26,20 @@ pub(super) fn committed(session: &Session<'_>) -> BTreeSet<usize> {
 
 /// The jobs that would not get their promised places in the next step, and the jobs that would get them
 /// instead.
-pub(super) fn broken_commitments(session: &Session<'_>, cluster: &Cluster) -> BarredJobs {
+pub(super) fn broken_commitments(session: &Session<'_>, cluster: &Cluster) -> ExcludedJobs {
     if session.plan().commitments().is_empty() {
-        return BarredJobs::new();
+        return ExcludedJobs::new();
     }
     let next = carried_out(session, cluster);
-    let mut ahead = Session::open(session.facts().now(), &next);
-    allocate(&mut ahead);
-    let only_moves = only_moves(session);
-    let mut broken = BarredJobs::new();
+    let mut next_session = Session::open(session.facts().now(), &next);
+    allocate(&mut next_session);
+    let is_moves_only = is_moves_only(session);
+    let mut broken = ExcludedJobs::new();
     for commitment in session.plan().commitments() {
         // The same jobs and tasks have the same numbers, because they have the same names.
         let tasks = commitment.tasks.iter().copied();
         let lost: Vec<usize> = tasks
-            .filter(|&task| !ahead.state().has_place(task))
+            .filter(|&task| !next_session.state().has_node(task))
             .collect();
         if lost.is_empty() {
             continue;
@@ -48,11 +48,14 @@ pub(super) fn broken_commitments(session: &Session<'_>, cluster: &Cluster) -> Ba
         let loses_own = lost_tasks.any(|facts| facts.job == commitment.job);
         // Where pods only move, one may give way to a job of higher priority, as it would without the plan.
         let is_kept = !loses_own
-            && only_moves
-            && gives_way(session, &lost, &ahead)
-            && !breaks_gang(&ahead, &Session::open(session.facts().now(), cluster));
+            && is_moves_only
+            && gives_way(session, &lost, &next_session)
+            && !breaks_gang(
+                &next_session,
+                &Session::open(session.facts().now(), cluster),
+            );
         if !is_kept {
-            let by = served_instead(session, commitment, &ahead);
+            let by = served_instead(session, commitment, &next_session);
             broken.insert(commitment.job, Some(by));
         }
     }
@@ -63,12 +66,12 @@ pub(super) fn broken_commitments(session: &Session<'_>, cluster: &Cluster) -> Ba
 fn served_instead(
     session: &Session<'_>,
     commitment: &EvictionCommitment,
-    ahead: &Session<'_>,
+    next_session: &Session<'_>,
 ) -> BTreeSet<usize> {
     let nodes = nodes_of(session, commitment);
     let mut jobs = BTreeSet::new();
-    for (task, facts) in ahead.facts().tasks().iter().enumerate() {
-        let state = ahead.state().task(task);
+    for (task, facts) in next_session.facts().tasks().iter().enumerate() {
+        let state = next_session.state().task(task);
         let comes = state.status == TaskStatus::Binding && nodes.contains(&state.node);
         if comes && facts.job != commitment.job {
             jobs.insert(facts.job);
@@ -78,7 +81,7 @@ fn served_instead(
 }
 
 /// Whether every pod that the plan evicts has another place.
-pub(super) fn only_moves(session: &Session<'_>) -> bool {
+pub(super) fn is_moves_only(session: &Session<'_>) -> bool {
     let mut task_states = session.state().before_and_after();
     task_states.all(|(before, after)| {
         !before.status.is_active_allocated() || after.status != TaskStatus::Releasing
@@ -87,7 +90,7 @@ pub(super) fn only_moves(session: &Session<'_>) -> bool {
 
 /// Whether moved pods lose their places only to jobs of higher priority in their queues, so that none of these
 /// queues has fewer GPUs in the next step.
-fn gives_way(session: &Session<'_>, lost: &[usize], ahead: &Session<'_>) -> bool {
+fn gives_way(session: &Session<'_>, lost: &[usize], next_session: &Session<'_>) -> bool {
     if !session.facts().settings().by_priority {
         return false;
     }
@@ -105,10 +108,10 @@ fn gives_way(session: &Session<'_>, lost: &[usize], ahead: &Session<'_>) -> bool
         let mut gained = 0.0;
         for task in 0..facts.tasks().len() {
             let comes = session.state().task(task).status == TaskStatus::Pending
-                && ahead.state().task(task).status == TaskStatus::Binding;
+                && next_session.state().task(task).status == TaskStatus::Binding;
             let job = job(task);
             if comes && job.queue == queue && Some(job.job.priority) > priority {
-                gained += ahead.state().gpus_of(ahead.facts(), task);
+                gained += next_session.state().gpus_of(next_session.facts(), task);
             }
         }
         gained > 0.0 && gained + SLACK >= given
@@ -151,16 +154,17 @@ pub(super) fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
     let mut next = cluster.clone();
     let mut zone_changes = Vec::new();
     let is_changed = |task: &Task| changed.contains_key(task.name.as_str());
-    let jobs = next.jobs.iter_mut();
-    let jobs = jobs.filter(|job| job.tasks.iter().any(is_changed));
+    let jobs = next
+        .jobs
+        .iter_mut()
+        .filter(|job| job.tasks.iter().any(is_changed));
     for task in jobs.flat_map(|job| &mut Arc::make_mut(job).tasks) {
         let Some(&number) = changed.get(task.name.as_str()) else {
             continue;
         };
         let state = session.state().task(number);
         let is_bound = state.status == TaskStatus::Binding;
-        let place = place_of(session, number, state, &mut names);
-        let place = place.filter(|_| is_bound);
+        let placement = placement_of(session, number, state, &mut names).filter(|_| is_bound);
         task.status = if is_bound {
             TaskStatus::Running
         } else {
@@ -173,9 +177,10 @@ pub(super) fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
             zone_changes.push((node, freed, 1));
         }
         task.on.clear();
-        if let Some(place) = place {
-            zone_changes.push((Some(place.node.clone()), place.zones.clone(), -1));
-            (task.node, task.on, task.zones) = (Some(place.node), place.cards, place.zones);
+        if let Some(placement) = placement {
+            zone_changes.push((Some(placement.node.clone()), placement.zones.clone(), -1));
+            (task.node, task.on, task.zones) =
+                (Some(placement.node), placement.cards, placement.zones);
         }
     }
     // Most clusters have no zones, so there is nothing to look up.

@@ -1,7 +1,7 @@
 //! Which jobs a plan holds back: they may not evict.
 
 use crate::job_state::is_waiting;
-use crate::plan_record::{BarredJobs, HeldBackJob};
+use crate::plan_record::{ExcludedJobs, HeldBackJob};
 use crate::session::Session;
 
 /// The waiting jobs that may not evict in this step, by name.
@@ -21,21 +21,22 @@ pub(crate) fn held_back(session: &Session<'_>) -> Vec<HeldBackJob> {
 }
 
 /// The jobs that may not evict, and those that found only victims that are spared.
-pub(super) fn withheld(session: &Session<'_>) -> BarredJobs {
+pub(super) fn withheld(session: &Session<'_>) -> ExcludedJobs {
     let mut held = session
         .plan()
         .caution()
-        .barred()
+        .excluded_jobs()
         .cloned()
         .unwrap_or_default();
     let waits = |job: usize| is_waiting(session, &session.facts().job(job).view);
-    for (&job, spared) in session
+    for (&job, spared_victims) in session
         .plan()
-        .spared()
+        .spared_victims()
         .iter()
         .filter(|(job, _)| waits(**job))
     {
-        held.entry(job).or_insert_with(|| Some(spared.clone()));
+        held.entry(job)
+            .or_insert_with(|| Some(spared_victims.clone()));
     }
     held
 }

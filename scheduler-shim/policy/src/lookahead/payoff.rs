@@ -6,9 +6,9 @@ use crate::amounts::{ResourceKind, UNLIMITED};
 use crate::cluster::{Cluster, TaskStatus};
 use crate::lookahead::cautious::{LookaheadBudget, cautious};
 use crate::lookahead::commitments::{
-    breaks_gang, carried_out, changes_something, nodes_of, only_moves,
+    breaks_gang, carried_out, changes_something, is_moves_only, nodes_of,
 };
-use crate::plan_record::{BarredJobs, EvictionCaution, EvictionCommitment};
+use crate::plan_record::{EvictionCaution, EvictionCommitment, ExcludedJobs};
 use crate::session::Session;
 
 /// How many steps a bold plan may take until nothing changes.
@@ -21,11 +21,11 @@ const STEPS_TO_REST: usize = 8;
 pub(super) fn pays_off(
     session: &Session<'_>,
     cluster: &Cluster,
-    idle: &BarredJobs,
+    idle: &ExcludedJobs,
     budget: &mut LookaheadBudget,
 ) -> Option<Cluster> {
     let spares_all = matches!(session.plan().caution(), EvictionCaution::Moving(_));
-    if session.plan().commitments().is_empty() || spares_all && !only_moves(session) {
+    if session.plan().commitments().is_empty() || spares_all && !is_moves_only(session) {
         return None;
     }
     let start = Session::open(session.facts().now(), cluster);
@@ -35,20 +35,20 @@ pub(super) fn pays_off(
         if budget.is_spent() {
             return None;
         }
-        let ahead = cautious(session.facts().now(), &at, idle, budget, &mut |_, _| ());
-        if breaks_gang(&ahead, &start) {
+        let next_session = cautious(session.facts().now(), &at, idle, budget, &mut |_, _| ());
+        if breaks_gang(&next_session, &start) {
             return None;
         }
-        if !changes_something(&ahead) {
+        if !changes_something(&next_session) {
             let mut commitments = session.plan().commitments().iter();
             let pays_off = commitments
-                .all(|commitment| is_served(session, commitment, &start, &ahead))
-                && (!spares_all || has_places_of(&ahead, &start, &evicted_later));
-            drop(ahead);
+                .all(|commitment| is_served(session, commitment, &start, &next_session))
+                && (!spares_all || has_nodes_of(&next_session, &start, &evicted_later));
+            drop(next_session);
             return pays_off.then_some(at);
         }
-        evicted_later.extend(evicted_jobs(&ahead));
-        at = carried_out(&ahead, &at);
+        evicted_later.extend(evicted_jobs(&next_session));
+        at = carried_out(&next_session, &at);
     }
     None
 }
@@ -64,11 +64,11 @@ fn evicted_jobs(step: &Session<'_>) -> BTreeSet<usize> {
 }
 
 /// Whether every pod that had a place at the start has one at the end, but for pods of jobs that were evicted later.
-fn has_places_of(end: &Session<'_>, start: &Session<'_>, evicted_later: &BTreeSet<usize>) -> bool {
+fn has_nodes_of(end: &Session<'_>, start: &Session<'_>, evicted_later: &BTreeSet<usize>) -> bool {
     let mut tasks = 0..end.facts().tasks().len();
     tasks.all(|task| {
-        !start.state().has_place(task)
-            || end.state().has_place(task)
+        !start.state().has_node(task)
+            || end.state().has_node(task)
             || evicted_later.contains(&end.facts().task(task).job)
     })
 }
@@ -84,11 +84,11 @@ fn is_served(
     let mut tasks = 0..session.facts().tasks().len();
     tasks.any(|task| {
         let came = session.state().initial(task).status == TaskStatus::Pending
-            && end.state().has_place(task);
+            && end.state().has_node(task);
         let job = session.facts().task(task).job;
-        let takes_room = || nodes.contains(&end.state().task(task).node);
+        let uses_node = || nodes.contains(&end.state().task(task).node);
         came && (commitment.tasks.contains(&task)
-            || takes_room() && has_claim(start, job, commitment.job))
+            || uses_node() && has_claim(start, job, commitment.job))
     })
 }
 
@@ -96,13 +96,13 @@ fn is_served(
 /// may, or it is in the same queue and not of lower priority.
 fn has_claim(session: &Session<'_>, job: usize, other: usize) -> bool {
     let (job, other) = (session.facts().job(job), session.facts().job(other));
-    let holds_less = |queue: usize| {
+    let allocated_less = |queue: usize| {
         let queue = session.state().queues().get(queue);
         let gpu = queue.of(ResourceKind::Gpu);
         gpu.allocatable() == UNLIMITED || gpu.allocated < gpu.allocatable()
     };
     let is_below_share = job
         .queue
-        .is_some_and(|queue| session.state().queues().upward(queue).all(holds_less));
+        .is_some_and(|queue| session.state().queues().upward(queue).all(allocated_less));
     is_below_share || (job.queue == other.queue && job.job.priority >= other.job.priority)
 }

@@ -40,12 +40,12 @@ impl SharedCard {
     }
 
     /// Whether `ask` fits beside what stays, on a card where something stays.
-    pub(super) fn has_room(self, whole: Bytes, ask: Bytes) -> bool {
+    pub(super) fn fits_when_freed(self, whole: Bytes, ask: Bytes) -> bool {
         self.stays() > 0 && self.stays().saturating_add(ask.0) <= whole.0
     }
 
     /// Whether `ask` fits beside everything that is there now.
-    pub(crate) fn has_room_now(self, whole: Bytes, ask: Bytes) -> bool {
+    pub(crate) fn fits_now(self, whole: Bytes, ask: Bytes) -> bool {
         self.is_occupied() && (self.held + self.releasing).saturating_add(ask.0) <= whole.0
     }
 }

@@ -144,9 +144,9 @@ impl CardSizes {
         let classes = self.classes.iter().enumerate();
         let fitting = classes.filter(|(_, class)| share.of(class.size).is_some());
         fitting
-            .flat_map(|(place, class)| {
+            .flat_map(|(index, class)| {
                 let (now, soon) = class.had();
-                (0..soon.min(most)).map(move |number| (place, number >= now))
+                (0..soon.min(most)).map(move |number| (index, number >= now))
             })
             .collect()
     }
@@ -156,11 +156,11 @@ impl CardSizes {
         let mut left = count;
         let take = |class: &SizeClass| {
             let (now, soon) = class.had();
-            let taken = left.min(if only_now { now } else { soon });
-            left -= taken;
-            taken
+            let assigned = left.min(if only_now { now } else { soon });
+            left -= assigned;
+            assigned
         };
-        let taken: Vec<i64> = self.classes.iter().map(take).collect();
-        (left == 0).then_some(taken)
+        let assigned: Vec<i64> = self.classes.iter().map(take).collect();
+        (left == 0).then_some(assigned)
     }
 }

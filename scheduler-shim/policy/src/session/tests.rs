@@ -14,7 +14,7 @@ use crate::cluster::{
     PodSet, Queue, Quota, SpreadConstraint, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
     ZoneAmounts,
 };
-use crate::fit::request_to_place;
+use crate::fit::cheapest_request;
 use crate::inter_pod_affinity::AffinityCounts;
 use crate::node_resources::{NodeResources, SharedCard};
 use crate::ranking::best_of_all;
@@ -244,10 +244,10 @@ fn are_close(left: &[[f64; 3]], right: &[[f64; 3]]) -> bool {
 
 /// Puts a task on a node if it fits there, as the actions do.
 fn place(session: &mut Session<'_>, task: usize, node: usize, only_wait: bool) {
-    if session.state().has_place(task) {
+    if session.state().has_node(task) {
         return;
     }
-    let request = request_to_place(session, task, node);
+    let request = cheapest_request(session, task, node);
     if !session.state().node(node).fits_soon(&request) {
         return;
     }
@@ -330,7 +330,7 @@ proptest! {
                 }
                 SessionChange::Evict { task } => {
                     let task = task % tasks;
-                    if session.state().has_place(task) {
+                    if session.state().has_node(task) {
                         evict(&mut session, task);
                     }
                 }

@@ -75,8 +75,7 @@ impl<'a> NumberedLists<'a> {
         claims.sort_by(|left, right| left.name.cmp(&right.name));
         let mut last_key = 0;
         for claim in claims {
-            let node = claim.node.as_ref();
-            let node = node.and_then(|name| find_node(nodes, name));
+            let node = claim.node.as_ref().and_then(|name| find_node(nodes, name));
             let given = node.map(|node| lists.given_devices(claim, nodes, node, &mut last_key));
             lists.claims.push(ClaimFacts {
                 claim,
@@ -101,9 +100,12 @@ impl<'a> NumberedLists<'a> {
         } else {
             0
         };
-        let earlier = self.claims.iter().filter_map(|facts| facts.given.as_ref());
-        let earlier = earlier.filter(|given| given.node == node);
-        let taken: usize = earlier.map(|given| given.cards.len()).sum();
+        let earlier = self
+            .claims
+            .iter()
+            .filter_map(|facts| facts.given.as_ref())
+            .filter(|given| given.node == node);
+        let allocated: usize = earlier.map(|given| given.cards.len()).sum();
         let healthy = nodes[node].listed.iter().filter(|card| card.is_healthy);
         let mut sizes: Vec<Bytes> = healthy.map(|card| card.memory).collect();
         sizes.sort_unstable();
@@ -115,14 +117,14 @@ impl<'a> NumberedLists<'a> {
         for number in 0..usize::try_from(count).unwrap_or(0) {
             *last_key += 1;
             given.cards.push(*last_key);
-            let size = sizes.get(taken + number).or(sizes.last());
+            let size = sizes.get(allocated + number).or(sizes.last());
             given.sizes.push(size.copied());
         }
         given
     }
 
     fn add_job(&mut self, job: &'a Job, queues: &QueueTree, card_sizes: &ClusterCardSizes) {
-        let place = self.jobs.len();
+        let index = self.jobs.len();
         // Most jobs have the tree of the job before: one set of pods.
         let before = self.jobs.last();
         let tree = match before.filter(|before| before.job.root == job.root) {
@@ -136,10 +138,10 @@ impl<'a> NumberedLists<'a> {
                 continue;
             };
             by_set[set].push(self.tasks.len());
-            self.add_task(task, place, set, card_sizes);
+            self.add_task(task, index, set, card_sizes);
         }
         let payer = queues.find(&job.queue);
-        let view = tree.view(place, by_set);
+        let view = tree.view(index, by_set);
         self.jobs.push(JobFacts {
             job,
             queue: payer.filter(|&queue| queues.children(queue).is_empty()),

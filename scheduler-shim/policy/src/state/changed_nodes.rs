@@ -31,7 +31,7 @@ impl ChangedNodes {
     }
 
     /// Records that a node changed.
-    pub(crate) fn note(&mut self, node: usize) {
+    pub(crate) fn record(&mut self, node: usize) {
         if self.nodes.len() == self.longest {
             self.lists += 1;
             self.nodes.clear();
@@ -39,11 +39,11 @@ impl ChangedNodes {
         self.nodes.push(node);
     }
 
-    /// The nodes that changed since `seen`, which moves to now. `None` if that is no longer known, or nothing was
+    /// The nodes that changed since `cursor`, which moves to now. `None` if that is no longer known, or nothing was
     /// read before.
-    pub(crate) fn since(&self, seen: &mut ChangeCursor) -> Option<&[usize]> {
+    pub(crate) fn since(&self, cursor: &mut ChangeCursor) -> Option<&[usize]> {
         let before = std::mem::replace(
-            seen,
+            cursor,
             ChangeCursor {
                 lists: self.lists,
                 nodes: self.nodes.len(),
@@ -60,14 +60,14 @@ mod tests {
     #[test]
     fn a_reader_gets_what_is_new_to_it_or_looks_at_everything() {
         let mut touched = ChangedNodes::none_of(1);
-        let mut seen = ChangeCursor::default();
-        assert_eq!(touched.since(&mut seen), None);
-        assert_eq!(touched.since(&mut seen), Some(&[][..]));
-        touched.note(7);
-        touched.note(8);
-        assert_eq!(touched.since(&mut seen), Some(&[7, 8][..]));
-        (0..3).for_each(|node| touched.note(node));
-        assert_eq!(touched.since(&mut seen), None);
-        assert_eq!(touched.since(&mut seen), Some(&[][..]));
+        let mut cursor = ChangeCursor::default();
+        assert_eq!(touched.since(&mut cursor), None);
+        assert_eq!(touched.since(&mut cursor), Some(&[][..]));
+        touched.record(7);
+        touched.record(8);
+        assert_eq!(touched.since(&mut cursor), Some(&[7, 8][..]));
+        (0..3).for_each(|node| touched.record(node));
+        assert_eq!(touched.since(&mut cursor), None);
+        assert_eq!(touched.since(&mut cursor), Some(&[][..]));
     }
 }

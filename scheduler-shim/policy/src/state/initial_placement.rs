@@ -17,7 +17,7 @@ use crate::task_state::TaskState;
 type KeysByName = BTreeMap<(usize, String), CardKey>;
 
 /// Puts every task on its node and cards, and divides the cluster among the queues.
-pub(super) fn place_all(facts: &ClusterSnapshot<'_>, state: &mut SessionState) {
+pub(super) fn add_all(facts: &ClusterSnapshot<'_>, state: &mut SessionState) {
     know_claimed_cards(facts, state);
     for (number, task) in facts.tasks().iter().enumerate() {
         let status = task.task.status;
@@ -115,11 +115,11 @@ fn names_no_card(facts: &ClusterSnapshot<'_>, state: &SessionState, task: usize)
         TaskGpuRequest::Whole(_) => is_listed,
         TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => false,
     };
-    let is_known = |name: &String| {
-        let listed = node.into_iter().flat_map(|node| &facts.node(node).listed);
-        !is_listed || listed.into_iter().any(|card| card.name == *name)
-    };
-    has_cards && !task.on.iter().any(is_known)
+    has_cards
+        && !task.on.iter().any(|name| {
+            let listed = node.into_iter().flat_map(|node| &facts.node(node).listed);
+            !is_listed || listed.into_iter().any(|card| card.name == *name)
+        })
 }
 
 /// The cards that a task has on its node.
@@ -160,8 +160,11 @@ fn assume_size(state: &mut SessionState, node: usize, share: CardShareRequest, k
     if !sizes.is_listed() || sizes.size(key).is_some() {
         return;
     }
-    let class = sizes.openings(&share).first().map(|(class, _)| *class);
-    let class = class.unwrap_or(sizes.count().saturating_sub(1));
+    let class = sizes
+        .openings(&share)
+        .first()
+        .map(|(class, _)| *class)
+        .unwrap_or(sizes.count().saturating_sub(1));
     state.totals.know_card(node, key, class);
 }
 
@@ -177,8 +180,8 @@ fn whole_cards(state: &SessionState, named: &[CardKey], node: usize, count: i64)
         }
     }
     let left = left.max(0);
-    let rest = (0..=left).rev().find_map(|count| sizes.take(count, true));
-    for (mine, more) in whole.iter_mut().zip(rest.unwrap_or_default()) {
+    let remaining = (0..=left).rev().find_map(|count| sizes.take(count, true));
+    for (mine, more) in whole.iter_mut().zip(remaining.unwrap_or_default()) {
         *mine += more;
     }
     whole
@@ -187,18 +190,18 @@ fn whole_cards(state: &SessionState, named: &[CardKey], node: usize, count: i64)
 /// A card for a share that names none: a new one, or the emptiest if none is idle.
 fn unnamed_card(state: &mut SessionState, node: usize, share: CardShareRequest) -> CardKey {
     let node_state = state.node(node);
-    let opening = if node_state.sizes.is_listed() {
+    let assignment = if node_state.sizes.is_listed() {
         let openings = node_state.sizes.openings(&share);
         openings.first().map(|(class, _)| *class)
     } else {
         (node_state.idle.cards > 0).then_some(0)
     };
-    if let Some(class) = opening {
+    if let Some(class) = assignment {
         return state.new_card(node, class);
     }
     let fullness = |key: CardKey, card: SharedCard| card.fullness(node_state.size(key));
     let emptiest = node_state
-        .with_room(share)
+        .cards_that_fit(share)
         .min_by(|left, right| fullness(left.0, left.1).total_cmp(&fullness(right.0, right.1)));
     let last = node_state.sizes.count().saturating_sub(1);
     match emptiest {

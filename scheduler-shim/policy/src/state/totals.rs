@@ -85,15 +85,15 @@ impl SessionTotals {
     }
 
     fn update(&mut self, facts: &ClusterSnapshot<'_>, task: usize, state: &TaskState, count: i64) {
-        for place in state.presences() {
+        for presence in state.presences() {
             let terms = facts.affinity_terms();
-            self.affinity.note(terms, task, place, count > 0);
+            self.affinity.record(terms, task, presence, count > 0);
         }
         // A task that waits for its new place still holds the old one.
         if let Some((node, cards)) = &state.leaves {
             let request = request_on(facts, task, *node);
             self.nodes[*node].update_used(&request, cards, HoldState::Releasing, count);
-            self.changed_nodes.note(*node);
+            self.changed_nodes.record(*node);
         }
         let Some(node) = state.node.filter(|_| state.status.is_active()) else {
             return;
@@ -106,7 +106,7 @@ impl SessionTotals {
         let request = request_on(facts, task, node);
         let node_state = &mut self.nodes[node];
         node_state.update_used(&request, &state.cards, hold, count);
-        self.changed_nodes.note(node);
+        self.changed_nodes.record(node);
         // The zones of a task that leaves count as free at once.
         if hold != HoldState::Releasing {
             node_state.zones.update_used(&state.zones, count);

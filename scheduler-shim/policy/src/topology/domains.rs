@@ -27,10 +27,10 @@ pub(super) struct DomainTree(Vec<TopologyDomain>);
 impl DomainTree {
     pub(super) fn of(topology: &ClusterTopology, nodes: &[&Node]) -> Self {
         let mut domains = Self(vec![TopologyDomain::default()]);
-        for (place, node) in nodes.iter().enumerate() {
+        for (index, node) in nodes.iter().enumerate() {
             let values = topology.levels.iter().map(|label| node.labels.get(label));
             if let Some(values) = values.collect::<Option<Vec<&String>>>() {
-                domains.add(place, &values);
+                domains.add(index, &values);
             }
         }
         domains
@@ -48,15 +48,15 @@ impl DomainTree {
             let children = self.0[at].children.iter().copied();
             let known = children.into_iter().find(|&child| self.0[child].id == id);
             at = known.unwrap_or_else(|| {
-                let place = self.0.len();
+                let index = self.0.len();
                 self.0.push(TopologyDomain {
                     id,
                     depth: depth + 1,
                     parent: at,
                     ..TopologyDomain::default()
                 });
-                self.0[at].children.push(place);
-                place
+                self.0[at].children.push(index);
+                index
             });
             self.0[at].nodes.insert(node);
         }
@@ -130,8 +130,8 @@ impl DomainTree {
         let domains = self.at_depth(domain, depth);
         let count = domains.len() as f64;
         let mut scores = BTreeMap::new();
-        for (place, domain) in domains.into_iter().enumerate() {
-            let step = ((place + 1) as f64 / count * 10.0).floor();
+        for (index, domain) in domains.into_iter().enumerate() {
+            let step = ((index + 1) as f64 / count * 10.0).floor();
             for &node in &self.0[domain].nodes {
                 scores.insert(node, step * DOMAIN);
             }
@@ -153,8 +153,10 @@ impl DomainTree {
     pub(super) fn deepest_first(&self, domain: usize) -> Vec<&TopologyDomain> {
         let mut levels = vec![vec![domain]];
         while let Some(level) = levels.last().filter(|level| !level.is_empty()) {
-            let below = level.iter().flat_map(|&at| self.0[at].children.clone());
-            let below = below.collect();
+            let below = level
+                .iter()
+                .flat_map(|&at| self.0[at].children.clone())
+                .collect();
             levels.push(below);
         }
         let order = levels.into_iter().rev().flatten();

@@ -112,7 +112,7 @@ fn one_card_is_bound_where_it_leaves_the_smallest_hole() {
         ],
         ..Cluster::default()
     };
-    let place = TaskPlacement {
+    let placement = TaskPlacement {
         node: "b".to_owned(),
         cards: vec!["b0".to_owned()],
         zones: Vec::new(),
@@ -120,7 +120,7 @@ fn one_card_is_bound_where_it_leaves_the_smallest_hole() {
     let bind = Decision::Bind {
         job: "new".to_owned(),
         task: "new".to_owned(),
-        place,
+        placement,
     };
     assert_eq!(step(NOW, &cluster), [bind]);
 }

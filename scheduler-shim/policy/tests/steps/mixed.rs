@@ -12,8 +12,8 @@ use super::clusters::{NOW, queue, quota};
 
 /// Cards of these sizes in GiB, named by their index; `None` is an unhealthy card.
 fn node(name: &str, cards: &[Option<u64>]) -> Node {
-    let card = |(place, size): (usize, &Option<u64>)| ListedCard {
-        name: format!("{name}{place}"),
+    let card = |(placement, size): (usize, &Option<u64>)| ListedCard {
+        name: format!("{name}{placement}"),
         memory: gib(size.unwrap_or(80)),
         is_healthy: size.is_some(),
     };
@@ -88,8 +88,12 @@ fn cluster(nodes: Vec<Node>, jobs: Vec<Job>) -> Cluster {
 fn decided(cluster: &Cluster) -> Vec<String> {
     let line = |decision| match decision {
         Decision::Evict { task, .. } => format!("evict {task}"),
-        Decision::Bind { task, place, .. } => format!("bind {task} to {}", place.cards.join(" ")),
-        Decision::Reserve { task, place, .. } => format!("reserve {task} on {}", place.node),
+        Decision::Bind {
+            task, placement, ..
+        } => format!("bind {task} to {}", placement.cards.join(" ")),
+        Decision::Reserve {
+            task, placement, ..
+        } => format!("reserve {task} on {}", placement.node),
     };
     step(NOW, cluster).into_iter().map(line).collect()
 }

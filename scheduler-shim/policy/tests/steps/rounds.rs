@@ -23,11 +23,13 @@ pub(crate) fn carry_on(cluster: &mut Cluster, decisions: &[Decision]) {
                 task.node = None;
                 task.on.clear();
             }
-            Decision::Bind { task, place, .. } => {
+            Decision::Bind {
+                task, placement, ..
+            } => {
                 let task = task_of(cluster, task);
                 task.status = TaskStatus::Running;
-                task.node = Some(place.node.clone());
-                task.on.clone_from(&place.cards);
+                task.node = Some(placement.node.clone());
+                task.on.clone_from(&placement.cards);
             }
             Decision::Reserve { .. } => {}
         }

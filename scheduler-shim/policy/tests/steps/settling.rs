@@ -11,8 +11,8 @@ const ROUNDS: usize = 20;
 
 /// A node with cards of these sizes, in thousand MiB.
 fn node(name: &str, cards: &[u64]) -> Node {
-    let card = |(place, size): (usize, &u64)| ListedCard {
-        name: format!("gpu-{place}"),
+    let card = |(index, size): (usize, &u64)| ListedCard {
+        name: format!("gpu-{index}"),
         memory: Bytes::from_mib(size * 1000),
         is_healthy: true,
     };

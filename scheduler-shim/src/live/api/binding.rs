@@ -24,7 +24,6 @@ use apportion_model::pod_zones;
 
 pub(super) type Texts = BTreeMap<String, String>;
 
-/// Binds pods.
 #[derive(Clone)]
 pub(super) struct PodBinder {
     client: Client,
@@ -47,7 +46,7 @@ pub(super) struct BindingMetadata<'w> {
 
 impl PodBinder {
     /// `names` are the scheduler names that this process serves. KAI's binder deletes each pod that has its label but
-    /// none of its reservations, whoever scheduled it. So the label is written only if KAI's name is among `names`.
+    /// none of its reservations, also if another scheduler placed it. So the label is written only if KAI's name is among `names`.
     pub(super) fn new(client: Client, names: &[String]) -> Self {
         Self {
             client,

@@ -46,7 +46,6 @@ pub(super) fn deferred_events() -> (DeferredEventSender, DeferredEvents) {
 }
 
 impl DeferredEventSender {
-    /// Queues an event.
     pub(super) fn queue_event(&self, pod: PodRef, message: String) {
         if let Err(mpsc::error::TrySendError::Full((pod, _))) = self.queue.try_send((pod, message))
         {

@@ -27,7 +27,6 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestPurpose {
-    /// Bindings and evictions.
     Decision,
     /// Events, conditions and statuses.
     LowPriority,

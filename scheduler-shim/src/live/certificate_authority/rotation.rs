@@ -23,10 +23,8 @@ pub(crate) struct CaKeyPair {
     pub(crate) key: String,
 }
 
-/// The stored state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CaRotation {
-    /// Signs now.
     pub(crate) current: CaKeyPair,
     /// Is trusted and will sign later; mostly empty.
     pub(crate) next: CaKeyPair,
@@ -108,7 +106,7 @@ fn made(life: Duration, now: SystemTime) -> Result<CaKeyPair, CertificateSigning
 
 impl CaRotation {
     /// All CA certificates to trust, as PEM.
-    pub(crate) fn authorities(&self) -> String {
+    pub(crate) fn trust_bundle(&self) -> String {
         [
             &self.current.certificate,
             &self.next.certificate,

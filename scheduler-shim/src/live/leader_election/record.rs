@@ -36,7 +36,6 @@ pub(super) fn term(lease: &Lease) -> u64 {
     (u64::try_from(made).unwrap_or(0) << 24) + changes
 }
 
-/// Who holds it.
 pub(super) fn holder(lease: &Lease) -> Option<String> {
     let holder = lease.spec.as_ref()?.holder_identity.clone();
     holder.filter(|holder| !holder.is_empty())

@@ -31,7 +31,6 @@ pub(super) struct LeaseTenure {
 }
 
 impl LeaseTenure {
-    /// Without the lease.
     pub(super) fn new(now: Instant, least: Duration) -> Self {
         Self {
             least,

@@ -23,7 +23,6 @@ const OBJECT: u8 = 1;
 const FUNCTION: u8 = 2;
 const ENTRY: u8 = 0x10;
 
-/// One section's head.
 #[derive(Clone, Copy)]
 struct SectionHeader {
     at: In<u64>,

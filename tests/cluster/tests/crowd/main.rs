@@ -119,8 +119,8 @@ impl CrowdRun {
 
     /// Creates new pods while there is room.
     fn fill(&mut self, there: usize) {
-        let room = (usize::from(SLOTS) + WAITING).saturating_sub(there);
-        let next = self.waiting.len().saturating_sub(room);
+        let capacity = (usize::from(SLOTS) + WAITING).saturating_sub(there);
+        let next = self.waiting.len().saturating_sub(capacity);
         let next = self.waiting.split_off(next);
         let dice = &mut self.dice;
         self.crowd
@@ -169,16 +169,16 @@ fn agree(node: &mut ManagedNode, crowd: &PodCrowd) {
         });
     }
     eventually("the ledger has them and nothing else", || {
-        let booked = last
+        let allocated = last
             .iter()
             .map(|pod| node.metric(MEMORY, &[&format!("pod=\"{}\"", pod.name)]));
         let mut all = 0.0;
-        let mut are_booked = true;
-        for (booked, pod) in booked.zip(&last) {
-            are_booked &= booked == Some(exact(bytes(pod.number)));
+        let mut are_allocated = true;
+        for (allocated, pod) in allocated.zip(&last) {
+            are_allocated &= allocated == Some(exact(bytes(pod.number)));
             all += exact(bytes(pod.number));
         }
-        are_booked && node.metric(MEMORY, &[]) == Some(all)
+        are_allocated && node.metric(MEMORY, &[]) == Some(all)
     });
 }
 

@@ -107,8 +107,8 @@ async fn agree(node: &Node, live: &BTreeMap<String, (String, u64)>) {
         held
     );
     node.eventually("the ledger is what the kubelet has", async |list| {
-        let booked = list.allocations.iter().filter_map(pod_of);
-        booked.map(str::to_owned).collect::<BTreeSet<_>>() == held
+        let allocated = list.allocations.iter().filter_map(pod_of);
+        allocated.map(str::to_owned).collect::<BTreeSet<_>>() == held
     })
     .await;
 }

@@ -272,9 +272,9 @@ async fn pods_of_both_kinds_never_meet_on_a_card_whatever_dies() {
         held
     );
     node.eventually("the ledger is what the kubelet has", async |list| {
-        let booked = list.allocations.iter().filter_map(pod_of);
-        let booked: BTreeSet<_> = booked.map(str::to_owned).collect();
-        booked == held && list.allocations.len() == held.len()
+        let allocated = list.allocations.iter().filter_map(pod_of);
+        let allocated: BTreeSet<_> = allocated.map(str::to_owned).collect();
+        allocated == held && list.allocations.len() == held.len()
     })
     .await;
     for uid in held {

@@ -15,9 +15,9 @@ pub(crate) type AgentLedgers = BTreeMap<&'static str, v1::ListReply>;
 pub(crate) type SharesByCard = BTreeMap<String, u64>;
 
 /// The bytes granted on each card.
-pub(crate) fn granted(book: &v1::ListReply) -> SharesByCard {
+pub(crate) fn granted(ledger: &v1::ListReply) -> SharesByCard {
     let mut sums = SharesByCard::new();
-    for grant in book.allocations.iter().flat_map(|held| &held.grants) {
+    for grant in ledger.allocations.iter().flat_map(|held| &held.grants) {
         *sums.entry(grant.card.clone()).or_default() += grant.limit_bytes;
     }
     sums
@@ -60,14 +60,14 @@ pub(crate) fn is_lapsing(held: &v1::Allocation) -> bool {
 }
 
 /// The differences between the agents' ledgers and the API server, and the pods that wait although they fit.
-pub(crate) fn differences(pods: &[Pod], books: &AgentLedgers) -> Vec<String> {
+pub(crate) fn differences(pods: &[Pod], ledgers: &AgentLedgers) -> Vec<String> {
     let on_cards = pods.iter().filter_map(|pod| {
         let (_, shares) = place(pod).filter(|(_, shares)| !shares.is_empty())?;
         Some((pod.metadata.uid.clone().unwrap_or_default(), shares))
     });
     let mut wanted: BTreeMap<String, SharesByCard> = on_cards.collect();
     let mut wrong = Vec::new();
-    for held in books.values().flat_map(|book| &book.allocations) {
+    for held in ledgers.values().flat_map(|ledger| &ledger.allocations) {
         let grants = held.grants.iter();
         let shares: SharesByCard = grants
             .map(|grant| (grant.card.clone(), grant.limit_bytes))
@@ -83,7 +83,7 @@ pub(crate) fn differences(pods: &[Pod], books: &AgentLedgers) -> Vec<String> {
         }
     }
     wrong.extend(wanted.keys().map(|uid| format!("no agent knows {uid}")));
-    let widest = books.values().flat_map(holes).max().unwrap_or_default();
+    let widest = ledgers.values().flat_map(holes).max().unwrap_or_default();
     let waits = pods.iter().filter(|pod| node_of(pod).is_none());
     wrong.extend(waits.filter_map(|pod| {
         let asked = asks_alone(pod)?;
@@ -94,10 +94,10 @@ pub(crate) fn differences(pods: &[Pod], books: &AgentLedgers) -> Vec<String> {
 }
 
 /// The free bytes of each card.
-fn holes(book: &v1::ListReply) -> Vec<u64> {
-    let granted = granted(book);
+fn holes(ledger: &v1::ListReply) -> Vec<u64> {
+    let granted = granted(ledger);
     let taken = |card: &v1::Card| granted.get(&card.uuid).copied().unwrap_or_default();
-    let holes = book
+    let holes = ledger
         .cards
         .iter()
         .map(|card| CARD.saturating_sub(taken(card)));
@@ -152,24 +152,24 @@ mod tests {
 
     #[test]
     fn what_nobody_has_is_found_and_who_waits_beside_a_hole() {
-        let books = AgentLedgers::from([("node", held(CARD / 2, "gone"))]);
-        let wrong = differences(&[waiting("0.40")], &books);
+        let ledgers = AgentLedgers::from([("node", held(CARD / 2, "gone"))]);
+        let wrong = differences(&[waiting("0.40")], &ledgers);
         assert_eq!(wrong.len(), 2, "{wrong:?}");
-        assert!(differences(&[waiting("0.51")], &books)[0].contains("None"));
+        assert!(differences(&[waiting("0.51")], &ledgers)[0].contains("None"));
     }
 
     #[test]
     fn a_reservation_may_lapse_and_a_pod_with_a_place_has_more_than_one() {
-        let mut book = held(CARD, "gone");
-        let reserved = &mut book.allocations[0];
+        let mut ledger = held(CARD, "gone");
+        let reserved = &mut ledger.allocations[0];
         reserved.state = v1::AllocationState::Reserved.into();
         reserved.expires_at_ms = Some(1);
-        let books = AgentLedgers::from([("node", book)]);
-        assert_eq!(differences(&[], &books), [""; 0]);
+        let ledgers = AgentLedgers::from([("node", ledger)]);
+        assert_eq!(differences(&[], &ledgers), [""; 0]);
         let mut pod = waiting("0.50");
         pod.metadata.uid = Some("gone".to_owned());
         put(&mut pod, CARD);
-        assert_eq!(differences(&[pod], &books).len(), 1);
+        assert_eq!(differences(&[pod], &ledgers).len(), 1);
     }
 
     fn put(pod: &mut Pod, bytes: u64) {

@@ -32,7 +32,7 @@ pub(crate) struct ObservationCounts {
     /// Events of the API server about pods.
     pub(crate) words: u64,
     /// Ledgers of agents.
-    pub(crate) books: u64,
+    pub(crate) ledgers: u64,
 }
 
 impl InvariantChecker {
@@ -85,17 +85,17 @@ impl InvariantChecker {
     }
 
     /// An agent reports its ledger.
-    pub(crate) fn book(&mut self, node: &str, book: &v1::ListReply) {
-        self.tally.books += 1;
-        for (card, sum) in granted(book) {
+    pub(crate) fn ledger(&mut self, node: &str, ledger: &v1::ListReply) {
+        self.tally.ledgers += 1;
+        for (card, sum) in granted(ledger) {
             if sum > CARD {
                 let wrong = format!("the agent of {node} gives {sum} of {card}, which has {CARD}");
                 self.wrong.push(wrong);
             }
         }
-        for held in &book.allocations {
+        for held in &ledger.allocations {
             let ended = held.expires_at_ms.map(|end| end + GRACE_MS);
-            if ended.is_some_and(|ended| ended < book.sampled_at_ms) {
+            if ended.is_some_and(|ended| ended < ledger.sampled_at_ms) {
                 let wrong = format!("{} is reserved on {node} for ever", held.name);
                 self.wrong.push(wrong);
             }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_reservation_that_outlives_its_end_is_wrong() {
-        let mut book = v1::ListReply {
+        let mut ledger = v1::ListReply {
             sampled_at_ms: 20_000,
             allocations: vec![v1::Allocation {
                 expires_at_ms: Some(15_000),
@@ -186,10 +186,10 @@ mod tests {
             ..v1::ListReply::default()
         };
         let mut witness = InvariantChecker::default();
-        witness.book("node", &book);
+        witness.ledger("node", &ledger);
         assert!(witness.wrong.is_empty());
-        book.sampled_at_ms = 26_000;
-        witness.book("node", &book);
+        ledger.sampled_at_ms = 26_000;
+        witness.ledger("node", &ledger);
         assert_eq!(witness.wrong.len(), 1);
     }
 
@@ -200,7 +200,7 @@ mod tests {
             limit_bytes: bytes,
             ..v1::Grant::default()
         };
-        let book = |bytes| v1::ListReply {
+        let ledger = |bytes| v1::ListReply {
             allocations: vec![v1::Allocation {
                 grants: vec![grant(CARD), grant(bytes)],
                 ..v1::Allocation::default()
@@ -208,9 +208,9 @@ mod tests {
             ..v1::ListReply::default()
         };
         let mut witness = InvariantChecker::default();
-        witness.book("node", &book(0));
+        witness.ledger("node", &ledger(0));
         assert!(witness.wrong.is_empty());
-        witness.book("node", &book(1));
+        witness.ledger("node", &ledger(1));
         assert_eq!(witness.wrong.len(), 1);
     }
 }

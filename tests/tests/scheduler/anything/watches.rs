@@ -39,7 +39,7 @@ pub(crate) async fn pods(requests: ApiRequester, witness: Arc<Mutex<InvariantChe
 }
 
 /// Watches the ledger of a node's agent.
-pub(crate) async fn book(
+pub(crate) async fn ledger(
     node: &'static str,
     socket: PathBuf,
     witness: Arc<Mutex<InvariantChecker>>,
@@ -54,8 +54,11 @@ async fn heard(node: &str, socket: &Path, witness: &Mutex<InvariantChecker>) -> 
     let mut agent = apportion_proto::connect(socket).await.ok()?;
     let mut words = agent.watch(WatchRequest {}).await.ok()?.into_inner();
     while let Some(word) = words.message().await.ok()? {
-        if let Some(Item::List(book)) = word.item {
-            witness.lock().expect("nobody panicked").book(node, &book);
+        if let Some(Item::List(ledger)) = word.item {
+            witness
+                .lock()
+                .expect("nobody panicked")
+                .ledger(node, &ledger);
         }
     }
     None

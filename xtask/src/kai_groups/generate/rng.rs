@@ -21,7 +21,6 @@ impl QuestionRng {
         usize::try_from(self.next() % end).unwrap_or_default()
     }
 
-    /// One of several.
     pub(super) fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }

@@ -1,6 +1,5 @@
 //! What the rules read: labels and annotations, with valid and invalid values.
 
-/// Replacements for strings.
 pub(super) const TEXTS: &[&str] = &[
     "",
     "0",
@@ -29,7 +28,6 @@ const LEVELS: &[&str] = &["rack", "zone", ""];
 
 type Label = (&'static str, &'static str, &'static [&'static str]);
 
-/// Labels and annotations.
 pub(super) const LABELS: &[Label] = &[
     ("labels", "kai.scheduler/queue", &["q1", "q2"]),
     ("labels", "project", &["p1", "p2"]),

@@ -34,9 +34,9 @@ pub(super) fn nodes(
         .list(&CONFIGS)
         .map_err(|_| GroupingError::Unparsed("topologyConstraintGroupConfigs"))?;
     for (index, config) in configs.iter().enumerate() {
-        let place = format!("{}[{index}]", CONFIGS.join("."));
-        let config = entry(gang, config, &place)?;
-        let in_config = |why| part(gang, &place, why);
+        let path = format!("{}[{index}]", CONFIGS.join("."));
+        let config = entry(gang, config, &path)?;
+        let in_config = |why| part(gang, &path, why);
         let name = required(config, "name").map_err(in_config)?;
         let held = names(config).map_err(in_config)?;
         if held.is_empty() {
@@ -44,8 +44,8 @@ pub(super) fn nodes(
         }
         let count = i64::try_from(held.len()).unwrap_or(i64::MAX);
         let node = DerivedSubGroup::node(name, counted(gang, "podGroupNames", count)?);
-        let wish = constraint(config, &[], gang, topology).map_err(in_config)?;
-        nodes.push(node.placed(wish));
+        let constraint_found = constraint(config, &[], gang, topology).map_err(in_config)?;
+        nodes.push(node.placed(constraint_found));
         let of_node = held.into_iter().map(|held| (held, name.to_owned()));
         parents.extend(of_node);
     }
@@ -66,18 +66,18 @@ pub(super) fn leaves(
     topology: &str,
     parents: &BTreeMap<String, String>,
 ) -> Result<Vec<DerivedSubGroup>, GroupingError> {
-    let place = GROUPS.join(".");
+    let path = GROUPS.join(".");
     let listed = gang.list(&GROUPS).map_err(|why| GroupingError::Unread {
-        place: place.clone(),
+        path: path.clone(),
         object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
         why: Box::new(why),
     })?;
     let mut leaves = Vec::new();
     for (index, listed) in listed.iter().enumerate() {
-        let place = format!("{place}[{index}]");
-        entry(gang, listed, &place)?;
-        let leaf = parse_sub_group(listed, index, gang, topology);
-        let leaf = leaf.map_err(|why| part(gang, &place, why))?;
+        let path = format!("{path}[{index}]");
+        entry(gang, listed, &path)?;
+        let leaf =
+            parse_sub_group(listed, index, gang, topology).map_err(|why| part(gang, &path, why))?;
         let parent = parents.get(&leaf.name).cloned();
         leaves.push(DerivedSubGroup { parent, ..leaf });
     }
@@ -93,16 +93,18 @@ pub fn parse_sub_group(
 ) -> Result<DerivedSubGroup, GroupingError> {
     let group = ObjectView::new(json);
     let name = required(group, "name")?;
-    let least = group.whole(&["minReplicas"])?;
-    let least = least.ok_or(GroupingError::Required("minReplicas"))?;
+    let least = group
+        .whole(&["minReplicas"])?
+        .ok_or(GroupingError::Required("minReplicas"))?;
     if least <= 0 {
         return Err(GroupingError::Invalid {
             field: "minReplicas",
             why: "Must be greater than 0",
         });
     }
-    let references = group.listed(&["podReferences"])?;
-    let references = references.ok_or(GroupingError::Required("podReferences"))?;
+    let references = group
+        .listed(&["podReferences"])?
+        .ok_or(GroupingError::Required("podReferences"))?;
     let mut leaf = DerivedSubGroup::leaf(name, counted(gang, "minReplicas", least)?);
     for (number, json) in references.iter().enumerate() {
         entry(
@@ -110,8 +112,8 @@ pub fn parse_sub_group(
             json,
             &format!("spec.podgroup[{index}].podReferences[{number}]"),
         )?;
-        let place = format!("spec.podgroups[{index}].podreferences[{number}]");
-        let pod = parse_pod_reference(json).map_err(|why| part(gang, &place, why))?;
+        let path = format!("spec.podgroups[{index}].podreferences[{number}]");
+        let pod = parse_pod_reference(json).map_err(|why| part(gang, &path, why))?;
         if pod.namespace != gang.namespace() {
             return Err(GroupingError::ForeignPod {
                 gang: gang.name().to_owned(),
@@ -142,21 +144,21 @@ fn required<'a>(entry: ObjectView<'a>, field: &'static str) -> Result<&'a str, G
 fn entry<'a>(
     gang: ObjectView<'_>,
     json: &'a Value,
-    place: &str,
+    path: &str,
 ) -> Result<ObjectView<'a>, GroupingError> {
     if json.is_object() {
         Ok(ObjectView::new(json))
     } else {
         Err(GroupingError::Entry {
-            place: place.to_owned(),
+            path: path.to_owned(),
             object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
         })
     }
 }
 
-fn part(gang: ObjectView<'_>, place: &str, why: GroupingError) -> GroupingError {
+fn part(gang: ObjectView<'_>, path: &str, why: GroupingError) -> GroupingError {
     GroupingError::Part {
-        place: place.to_owned(),
+        path: path.to_owned(),
         object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
         why: Box::new(why),
     }

@@ -32,8 +32,9 @@ impl<'a> KartaComponents<'a> {
         let structure = karta
             .part(&path)
             .ok_or_else(|| GroupingError::unset(karta, &path.join(".")))?;
-        let root = structure.part(&["rootComponent"]);
-        let root = root.ok_or_else(|| GroupingError::unset(karta, "rootComponent"))?;
+        let root = structure
+            .part(&["rootComponent"])
+            .ok_or_else(|| GroupingError::unset(karta, "rootComponent"))?;
         let children = structure.list(&["childComponents"])?;
         let all = [root]
             .into_iter()
@@ -53,7 +54,7 @@ impl<'a> KartaComponents<'a> {
         all.find(|component| component.name() == name).copied()
     }
 
-    fn need(&self, name: &str) -> Result<KartaComponent<'a>, GroupingError> {
+    fn require(&self, name: &str) -> Result<KartaComponent<'a>, GroupingError> {
         self.find(name).ok_or_else(|| GroupingError::Expression {
             expression: name.to_owned(),
             why: "the Karta has no component of this name".to_owned(),
@@ -70,8 +71,8 @@ impl<'a> KartaComponents<'a> {
 
     /// A component and its parents, the nearest first. A cycle in the definition ends where it closes.
     pub(super) fn lineage(&self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        let above = |name: &&'a str| self.find(name)?.parent();
-        std::iter::successors(Some(name), above).take(self.all.len())
+        std::iter::successors(Some(name), |name: &&'a str| self.find(name)?.parent())
+            .take(self.all.len())
     }
 
     /// Whether a pod belongs to a component or to one of its children.
@@ -85,7 +86,7 @@ impl<'a> KartaComponents<'a> {
         pod: ObjectView<'_>,
         depth: usize,
     ) -> Result<bool, GroupingError> {
-        if self.need(name)?.selects(pod)? {
+        if self.require(name)?.selects(pod)? {
             return Ok(true);
         }
         for child in self.children(name).take(depth) {
@@ -116,14 +117,14 @@ impl<'a> KartaComponents<'a> {
         name: &str,
         pod: ObjectView<'_>,
     ) -> Result<Option<String>, GroupingError> {
-        let component = self.need(name)?;
+        let component = self.require(name)?;
         let instances = component.instances(self.owner)?;
         if instances.is_empty() || component.0.at(&["podSelector"]).is_none() {
             return Ok(None);
         }
         let path = ["podSelector", "componentInstanceSelector", "idPath"];
-        let found = JqExpression::parse(component.0.text(&path).unwrap_or_default())?;
-        let found = found.text(pod.json())?;
+        let found =
+            JqExpression::parse(component.0.text(&path).unwrap_or_default())?.text(pod.json())?;
         if instances.contains(&found) {
             Ok(Some(found))
         } else {
@@ -134,8 +135,11 @@ impl<'a> KartaComponents<'a> {
     /// The pods of a component (or of one instance of it) with all its children. A level without a number leaves it
     /// to the others. If no level has one, each component with pods has one pod.
     pub(super) fn scale(&self, name: &str, instance: Option<&str>) -> Result<i64, GroupingError> {
-        let says = |one: &KartaComponent<'_>| one.0.at(&["scaleDefinition"]).is_some();
-        if self.all.iter().any(says) {
+        if self
+            .all
+            .iter()
+            .any(|one: &KartaComponent<'_>| one.0.at(&["scaleDefinition"]).is_some())
+        {
             self.scale_within(name, instance, self.all.len())
         } else {
             self.leaves_within(name, instance, self.all.len())
@@ -148,7 +152,7 @@ impl<'a> KartaComponents<'a> {
         instance: Option<&str>,
         depth: usize,
     ) -> Result<i64, GroupingError> {
-        let own = self.need(name)?.scale(self.owner, instance)?;
+        let own = self.require(name)?.scale(self.owner, instance)?;
         let mut below = 0_i64;
         for child in self.children(name).take(depth) {
             below = below.saturating_add(self.scale_within(child, None, depth - 1)?);
@@ -166,7 +170,7 @@ impl<'a> KartaComponents<'a> {
         instance: Option<&str>,
         depth: usize,
     ) -> Result<i64, GroupingError> {
-        let component = self.need(name)?;
+        let component = self.require(name)?;
         if component.has_pods() {
             return Ok(match component.0.at(&["instanceIdPath"]).zip(instance) {
                 Some(_) => 1,
@@ -250,20 +254,23 @@ impl<'a> KartaComponent<'a> {
             return Err(GroupingError::field(owner, self.name(), why));
         }
         let at = |all: &[i64], index| all.get(index).copied().filter(|count| *count > 0);
-        let own = |index| at(&least, index).or_else(|| at(&all, index)).unwrap_or(0);
         let chosen = (0..count).filter(|index| instance.is_none_or(|id| instances[*index] == id));
-        Ok(chosen.map(own).fold(0, i64::saturating_add))
+        Ok(chosen
+            .map(|index| at(&least, index).or_else(|| at(&all, index)).unwrap_or(0))
+            .fold(0, i64::saturating_add))
     }
 }
 
 /// The numbers that a path yields; null is zero.
 fn numbers(path: &str, owner: ObjectView<'_>) -> Result<Vec<i64>, GroupingError> {
     let path = JqExpression::parse(path)?;
-    let number = |found: &Value| match found {
-        Value::Null => Some(0),
-        found => found.as_i64(),
-    };
     let found = path.values(owner.json())?;
-    let numbers: Option<Vec<i64>> = found.iter().map(number).collect();
+    let numbers: Option<Vec<i64>> = found
+        .iter()
+        .map(|found| match found {
+            Value::Null => Some(0),
+            found => found.as_i64(),
+        })
+        .collect();
     numbers.ok_or_else(|| path.wrong(format!("{found:?} are not whole numbers")))
 }

@@ -12,7 +12,6 @@ use crate::error::GroupingError;
 
 mod parse;
 
-/// A parsed expression.
 #[derive(Debug)]
 pub(super) struct JqExpression {
     text: String,

@@ -35,7 +35,7 @@ pub(super) struct SegmentedGroup<'a> {
     workers: i64,
     /// Whether the leader is outside the segments.
     is_leader_excluded: bool,
-    wish: Option<DerivedTopologyConstraint>,
+    constraint_found: Option<DerivedTopologyConstraint>,
 }
 
 impl<'a> SegmentedGroup<'a> {
@@ -55,7 +55,7 @@ impl<'a> SegmentedGroup<'a> {
             size,
             workers: i64::from(pods) - 1,
             is_leader_excluded: owner.string(&POLICY_TYPE)? == Some("LeaderExcluded"),
-            wish: template.and_then(|_| segments::topology(pod, template, owner)),
+            constraint_found: template.and_then(|_| segments::topology(pod, template, owner)),
         }))
     }
 
@@ -85,7 +85,7 @@ impl<'a> SegmentedGroup<'a> {
             let pods = counted(self.owner, ANNOTATION_SEGMENT_SIZE, pods)?;
             runs.push(
                 DerivedSubGroup::leaf(format!("segment-{index}"), pods)
-                    .placed(self.wish.clone())
+                    .placed(self.constraint_found.clone())
                     .holding(self.pod, own == Some(index)),
             );
         }
@@ -98,8 +98,8 @@ impl<'a> SegmentedGroup<'a> {
 
     /// The segment of the pod, unless it is the leader.
     fn own_segment(&self, fills: bool, number: u32) -> Result<Option<u32>, GroupingError> {
-        let index = worker_index(self.pod)?;
-        let index = index.ok_or_else(|| GroupingError::unset(self.pod, WORKER_INDEX))?;
+        let index =
+            worker_index(self.pod)?.ok_or_else(|| GroupingError::unset(self.pod, WORKER_INDEX))?;
         if index == 0 {
             return Ok(None);
         }
@@ -140,14 +140,13 @@ impl<'a> SegmentedGroup<'a> {
 fn size(owner: ObjectView<'_>, pods: u32) -> Result<Option<i64>, GroupingError> {
     let template = owner.part(&TEMPLATE);
     let annotated = || {
-        let of_template = || template?.given_annotation(ANNOTATION_SEGMENT_SIZE);
-        let said = owner.given_annotation(ANNOTATION_SEGMENT_SIZE);
-        said.or_else(of_template)
+        let value = owner.given_annotation(ANNOTATION_SEGMENT_SIZE);
+        value.or_else(|| template?.given_annotation(ANNOTATION_SEGMENT_SIZE))
     };
     let size = match owner.whole(&POLICY_SIZE)? {
         Some(size) => segments::size(&size.to_string(), 2)?,
         None => match annotated() {
-            Some(said) => segments::size(said, 2)?,
+            Some(value) => segments::size(value, 2)?,
             None => return Ok(None),
         },
     };
