@@ -35,6 +35,7 @@ mod attribute;
 mod cards;
 mod checkpoint;
 mod clock;
+mod container_groups;
 mod context_cost;
 mod deliver;
 mod driver_limits;

@@ -19,6 +19,10 @@ use crate::options::CardOptions;
 /// The range of plausible costs, for a measurement that may include other processes.
 const PLAUSIBLE: RangeInclusive<Bytes> = Bytes::from_mib(32)..=Bytes::from_mib(2048);
 
+/// The least leeway of a process, for cards whose contexts cost little or are not charged. It covers some dozens of
+/// modules that the driver loads lazily.
+pub(super) const LEEWAY: Bytes = Bytes::from_mib(64);
+
 /// What contexts cost, and the probe that measures it.
 pub(super) struct ContextCosts {
     /// The charge for a first context, if the options say it.

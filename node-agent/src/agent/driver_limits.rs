@@ -18,16 +18,15 @@ use std::time::{Duration, Instant};
 
 use apportion_abi::{Bytes, CardUuid};
 use apportion_cgroup::owner;
-use apportion_ledger::{Allocation, AllocationId, AllocationOwner, AllocationPhase, ProcessId};
-use apportion_nri::StartingContainer;
+use apportion_ledger::{
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, Ledger, ProcessId,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
 
 use super::cards::CardInventory;
-use super::context_cost::ContextCosts;
-use super::sampling::LEEWAY;
-use super::state::AgentState;
+use super::context_cost::{ContextCosts, LEEWAY};
 use crate::atomic_write;
 use crate::driver::group_limits::{
     DriverLimitSupport, GroupLimitThread, LimitOutcome, LimitReport,
@@ -305,6 +304,90 @@ impl DriverLimits {
         }
     }
 
+    /// The groups that have a limit or get one.
+    pub(super) fn folders(&self) -> Vec<PathBuf> {
+        self.groups.keys().cloned().collect()
+    }
+
+    /// Enters the groups of processes that were not known yet.
+    pub(super) fn enter_groups(&mut self, members: Vec<(ProcessId, AllocationId)>) {
+        let is_active = matches!(self.support, DriverLimitSupport::Active { .. });
+        if !is_active || self.mode == LimitMode::Off {
+            return;
+        }
+        let Some((_, tree)) = &self.driver else {
+            return;
+        };
+        let live: HashSet<ProcessId> = members.iter().map(|(process, _)| *process).collect();
+        self.known.retain(|process| live.contains(process));
+        let mut found = Vec::new();
+        for (process, id) in members {
+            if !self.known.contains(&process)
+                && let Some(text) = procfs::cgroup(process.pid)
+                && procfs::is_live(process)
+                && let Some(container) = owner(&text).and_then(|owner| owner.container)
+                && let Some(folder) = tree.container(&container, &text)
+            {
+                self.known.insert(process);
+                found.push((folder, id));
+            }
+        }
+        for (folder, id) in found {
+            self.enter(folder, &id);
+        }
+    }
+
+    /// Gives one group the limits that it should have.
+    pub(super) fn keep_group(
+        &mut self,
+        folder: &Path,
+        ledger: &Ledger,
+        costs: &ContextCosts,
+        inventory: &CardInventory,
+    ) {
+        let Some(group) = self.groups.get(folder) else {
+            return;
+        };
+        let id = AllocationId(group.allocation.clone());
+        let Some(is_populated) = is_populated(folder) else {
+            debug!(group = %folder.display(), "Container removed with the driver's memory limit");
+            self.groups.remove(folder);
+            self.save();
+            return;
+        };
+        if !is_populated || self.mode == LimitMode::Off {
+            if group.cards.is_empty() {
+                self.groups.remove(folder);
+                return;
+            }
+            self.ask(folder, None);
+            return;
+        }
+        // The limit of a container whose share is gone stays until its last process has ended.
+        let allocation = ledger.allocation(&id);
+        let wanted = allocation.map(|of| self.of(of, costs, inventory));
+        if let Some(wanted) = wanted {
+            self.ask(folder, Some(&wanted));
+        }
+    }
+
+    /// Enters the group of a container whose programs do not run yet. `None` if it is not found.
+    pub(super) fn enter_starting(&mut self, container: &str, id: &AllocationId) -> Option<PathBuf> {
+        let (_, tree) = self.driver.as_ref()?;
+        let folder = tree.find(container)?;
+        self.enter(folder.clone(), id);
+        Some(folder)
+    }
+
+    /// Lets a container start when the driver has answered for its group.
+    pub(super) fn answer_later(&mut self, folder: &Path, done: oneshot::Sender<()>) {
+        if let Some(group) = self.groups.get_mut(folder)
+            && group.is_asked
+        {
+            group.starting = Some(done);
+        }
+    }
+
     fn save(&mut self) -> bool {
         let groups = self.groups.iter();
         let groups = groups.filter(|(_, group)| !group.cards.is_empty());
@@ -332,108 +415,8 @@ impl DriverLimits {
     }
 }
 
-impl AgentState {
-    /// Tells the driver what has changed since the last tick.
-    pub(super) fn keep_driver_limits(&mut self) {
-        if !self.limits.is_started() {
-            return;
-        }
-        if matches!(self.limits.support, DriverLimitSupport::Active { .. })
-            && self.limits.mode == LimitMode::Auto
-        {
-            self.find_groups();
-        }
-        let folders: Vec<PathBuf> = self.limits.groups.keys().cloned().collect();
-        for folder in folders {
-            self.keep_group(&folder);
-        }
-    }
-
-    /// Enters the groups of new processes.
-    fn find_groups(&mut self) {
-        let Some((_, tree)) = &self.limits.driver else {
-            return;
-        };
-        let all = self.ledger.allocations().into_iter();
-        let of_pods: HashSet<&AllocationId> = all.filter(is_of_pod).map(|of| &of.id).collect();
-        let members = self.members.all().filter(|(_, id)| of_pods.contains(id));
-        let members: Vec<_> = members
-            .map(|(process, id)| (*process, id.clone()))
-            .collect();
-        let live: HashSet<ProcessId> = members.iter().map(|(process, _)| *process).collect();
-        self.limits.known.retain(|process| live.contains(process));
-        let mut found = Vec::new();
-        for (process, id) in members {
-            if !self.limits.known.contains(&process)
-                && let Some(text) = procfs::cgroup(process.pid)
-                && procfs::is_live(process)
-                && let Some(container) = owner(&text).and_then(|owner| owner.container)
-                && let Some(folder) = tree.container(&container, &text)
-            {
-                self.limits.known.insert(process);
-                found.push((folder, id));
-            }
-        }
-        for (folder, id) in found {
-            self.limits.enter(folder, &id);
-        }
-    }
-
-    /// Gives one group the limits that it should have.
-    fn keep_group(&mut self, folder: &Path) {
-        let Some(group) = self.limits.groups.get(folder) else {
-            return;
-        };
-        let id = AllocationId(group.allocation.clone());
-        let Some(is_populated) = is_populated(folder) else {
-            debug!(group = %folder.display(), "Container removed with the driver's memory limit");
-            self.limits.groups.remove(folder);
-            self.limits.save();
-            return;
-        };
-        if !is_populated || self.limits.mode == LimitMode::Off {
-            if group.cards.is_empty() {
-                self.limits.groups.remove(folder);
-                return;
-            }
-            self.limits.ask(folder, None);
-            return;
-        }
-        // The limit of a container whose share is gone stays until its last process has ended.
-        let allocation = self.ledger.allocation(&id);
-        let wanted = allocation.map(|of| self.limits.of(of, &self.costs, &self.cards));
-        if let Some(wanted) = wanted {
-            self.limits.ask(folder, Some(&wanted));
-        }
-    }
-
-    /// Limits a container whose control group was made and whose programs do not run yet.
-    pub(super) fn limit_at_start(&mut self, starting: StartingContainer) {
-        let StartingContainer { container, done } = starting;
-        let id = self.grants.granted_to(&container, &self.ledger);
-        let tree = self.limits.driver.as_ref().map(|(_, tree)| tree);
-        let folder = tree.and_then(|tree| tree.find(&container.id));
-        let Some((id, folder)) = id.zip(folder) else {
-            warn!(
-                pod = container.pod_name,
-                container = container.name,
-                id = container.id,
-                "Control group of a container not found, limited by the driver later"
-            );
-            return;
-        };
-        self.limits.enter(folder.clone(), &id);
-        self.keep_group(&folder);
-        if let Some(group) = self.limits.groups.get_mut(&folder)
-            && group.is_asked
-        {
-            group.starting = Some(done);
-        }
-    }
-}
-
 /// Whether the share may be a container's.
-fn is_of_pod(allocation: &&Allocation) -> bool {
+pub(super) fn is_of_pod(allocation: &&Allocation) -> bool {
     let is_of_pod = match &allocation.state {
         AllocationPhase::Allocated(AllocationOwner::Pod(_)) | AllocationPhase::Draining => true,
         AllocationPhase::Allocated(AllocationOwner::Process(_))

@@ -4,14 +4,10 @@ use apportion_abi::{Bytes, CardUuid};
 use apportion_ledger::{CardSample, Health, LedgerEvent, NodeSample, ProcessId, ProcessSample};
 
 use super::clock::now;
-use super::context_cost::ProbeStep;
+use super::context_cost::{LEEWAY, ProbeStep};
 use super::state::AgentState;
 use crate::driver::{CardReading, DriverReadings};
 use crate::processes::procfs;
-
-/// The least leeway of a process, for cards whose contexts cost little or are not charged. It covers some dozens of
-/// modules that the driver loads lazily.
-pub(super) const LEEWAY: Bytes = Bytes::from_mib(64);
 
 impl AgentState {
     /// Processes the driver's readings. Returns what the probe of contexts learned from them.
