@@ -61,6 +61,13 @@ struct ReportedAllocation {
 enum ReportedHolder {
     Pid(u32),
     PodUid(String),
+    Claim(ReportedClaim),
+}
+
+#[derive(Debug, Serialize)]
+struct ReportedClaim {
+    uid: String,
+    name: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -161,6 +168,10 @@ impl From<v1::Allocation> for ReportedAllocation {
             holder: holder.map(|kind| match kind {
                 Kind::Pid(pid) => ReportedHolder::Pid(pid),
                 Kind::PodUid(uid) => ReportedHolder::PodUid(uid),
+                Kind::Claim(claim) => ReportedHolder::Claim(ReportedClaim {
+                    uid: claim.uid,
+                    name: claim.name,
+                }),
             }),
             id: allocation.id,
             name: allocation.name,

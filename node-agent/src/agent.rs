@@ -34,6 +34,7 @@ mod accounts;
 mod attribute;
 mod cards;
 mod checkpoint;
+mod claims;
 mod clock;
 mod container_groups;
 mod context_cost;
@@ -163,6 +164,7 @@ impl NodeAgent {
     pub(crate) fn deliver(&mut self, delivery: GrantDelivery) {
         let state = &mut self.state;
         state.grants.deliver(delivery, &state.ledger);
+        state.write_claims();
         state.grants.show(state.grant_source());
     }
 

@@ -15,12 +15,13 @@ use apportion_runtime_class::slot::Kind;
 use apportion_runtime_class::{ContainerFiles, DriverFiles, EditTarget, Grant, edits, slot};
 use tokio::sync::watch;
 
+use crate::claims::device_offers::DeviceOffers;
 use crate::delivery::cdi_specs::CdiSpecDir;
 use crate::delivery::library::{InstallError, InstalledLibraries};
 use crate::delivery::slot_folders::SlotFolders;
 use crate::delivery::toolkit::{DriverFilesError, DriverSources};
 use crate::kubelet::allocate_strategy::AllocateStrategy;
-use crate::kubelet::slot_plugin::Offers;
+use crate::kubelet::offer_receivers::OfferReceivers;
 use crate::kubelet::snapshot::KubeletSnapshot;
 use crate::kubelet::whole_card_plugin::WholeCardOffers;
 use crate::options::AgentOptions;
@@ -70,6 +71,8 @@ pub(crate) struct GrantDelivery {
     pub(crate) ending: BTreeSet<String>,
     /// Whole cards, if they are served.
     pub(crate) whole: Option<WholeCardDelivery>,
+    /// Resource claims, if they are served.
+    pub(crate) claims: Option<ClaimDelivery>,
     offers: watch::Sender<Vec<(SlotId, bool)>>,
 }
 
@@ -80,6 +83,14 @@ pub(crate) struct WholeCardDelivery {
     /// The allocation of each CDI spec on disk.
     pub(crate) written: BTreeMap<WholeCardId, AllocationId>,
     pub(crate) offers: watch::Sender<Arc<WholeCardOffers>>,
+}
+
+/// The state of the delivery to resource claims.
+#[derive(Debug)]
+pub(crate) struct ClaimDelivery {
+    /// The allocation of each CDI spec on disk, by device name.
+    pub(crate) written: BTreeMap<String, AllocationId>,
+    pub(crate) offers: watch::Sender<Arc<DeviceOffers>>,
 }
 
 impl GrantDelivery {
@@ -128,6 +139,10 @@ impl GrantDelivery {
             ending: BTreeSet::new(),
             whole: options.kubelet.has_whole_cards.then(|| WholeCardDelivery {
                 table: WholeCardTable::default(),
+                written: BTreeMap::new(),
+                offers: watch::channel(Arc::default()).0,
+            }),
+            claims: options.kubelet.has_claims.then(|| ClaimDelivery {
                 written: BTreeMap::new(),
                 offers: watch::channel(Arc::default()).0,
             }),
@@ -259,6 +274,11 @@ impl GrantDelivery {
         Ok(())
     }
 
+    /// Whether the container runtime reads CDI specs, without which no claim is delivered.
+    pub(crate) fn has_cdi(&self) -> bool {
+        self.has_cdi
+    }
+
     /// The allocations, by the device ids of the kubelet that containers may name.
     pub(crate) fn named(&self) -> impl Iterator<Item = (String, &AllocationId)> {
         let slots = self
@@ -275,9 +295,14 @@ impl GrantDelivery {
         self.folders.remove(slot);
     }
 
-    /// Where the device plugin watches which slots are available.
-    pub(crate) fn offers(&self) -> Offers {
-        self.offers.subscribe()
+    /// Where the plugins watch what they offer.
+    pub(crate) fn offers(&self) -> OfferReceivers {
+        let (whole, claims) = (self.whole.as_ref(), self.claims.as_ref());
+        OfferReceivers {
+            slots: self.offers.subscribe(),
+            whole: whole.map(|whole| whole.offers.subscribe()),
+            claims: claims.map(|claims| claims.offers.subscribe()),
+        }
     }
 
     /// Updates the slots that are offered to the kubelet.

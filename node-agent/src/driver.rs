@@ -21,6 +21,7 @@ use tracing::warn;
 
 pub(crate) mod faults;
 pub(crate) mod group_limits;
+pub(crate) mod identity;
 mod locality;
 mod ordinals;
 pub(crate) mod probe;
@@ -28,6 +29,7 @@ mod processes;
 pub(crate) mod reserve;
 mod utilization;
 
+use identity::CardIdentity;
 pub(crate) use locality::{CardLocality, topology};
 use utilization::UtilizationSampler;
 
@@ -85,6 +87,7 @@ pub(crate) struct FoundCard {
     pub(crate) near: CardLocality,
     /// CUDA's ordinal for it in PCI bus order; `None` if uncertain.
     pub(crate) cuda_ordinal: Option<u32>,
+    pub(crate) identity: CardIdentity,
 }
 
 /// A reading of one card.
@@ -118,6 +121,7 @@ pub(crate) struct DriverReadings {
 #[derive(Debug)]
 struct DriverInventory {
     version: String,
+    cuda_version: Option<i32>,
     /// How many cards the driver has, usable or not.
     count: u32,
     cards: Vec<FoundCard>,
@@ -127,6 +131,8 @@ struct DriverInventory {
 #[derive(Debug)]
 pub(crate) struct NvmlDriver {
     pub(crate) version: String,
+    /// The newest CUDA version that it supports, as NVML's number.
+    pub(crate) cuda_version: Option<i32>,
     pub(crate) cards: Vec<FoundCard>,
     asks: mpsc::Sender<u64>,
     readings: channel::UnboundedReceiver<DriverReadings>,
@@ -162,9 +168,15 @@ impl NvmlDriver {
             .ok()
             .and_then(Result::ok)
             .ok_or(DriverError::Silent)??;
-        let DriverInventory { version, cards, .. } = found;
+        let DriverInventory {
+            version,
+            cuda_version,
+            cards,
+            ..
+        } = found;
         Ok(Self {
             version,
+            cuda_version,
             cards,
             asks,
             readings,
@@ -217,6 +229,7 @@ fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, DriverInventory), Dr
         }
     };
     let version = nvml.sys_driver_version().map_err(mute("", "its version"))?;
+    let cuda_version = nvml.sys_cuda_driver_version().ok();
     let count = nvml.device_count().map_err(mute(&version, "its GPUs"))?;
     let mut cards: Vec<FoundCard> = Vec::new();
     for index in 0..count {
@@ -241,6 +254,7 @@ fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, DriverInventory), Dr
             nvml,
             DriverInventory {
                 version,
+                cuda_version,
                 count,
                 cards,
             },
@@ -275,6 +289,7 @@ fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard
         minor: device.minor_number().ok(),
         near: CardLocality::default(),
         cuda_ordinal: None,
+        identity: CardIdentity::read(&device),
     }))
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod foreign_holders;
 mod list_and_watch;
 mod local_fit;
 mod merge_sources;
+pub(crate) mod offer_receivers;
 mod pods;
 mod poll;
 mod registration;
@@ -40,15 +41,17 @@ use tracing::{info, warn};
 pub(crate) use rival::of_plugins as rival;
 
 use crate::api::request::AgentRequest;
+use crate::claims;
 use crate::options::{AgentOptions, UnplacedPolicy};
 use crate::runtime::cri;
 use crate::telemetry::view::AgentHandle;
 use allocate_strategy::AllocateStrategy;
+use offer_receivers::OfferReceivers;
 use poll::KubeletPoller;
 use registration::PluginRegistration;
 use rival_owner::{RivalOwner, RivalPresence};
-use slot_plugin::{Offers, SlotPlugin};
-use whole_card_plugin::{WholeCardOffers, WholeCardPlugin};
+use slot_plugin::SlotPlugin;
+use whole_card_plugin::WholeCardPlugin;
 
 /// How long to wait before the delivery strategy is chosen again.
 const SETTLES_AGAIN_IN: Duration = Duration::from_secs(30);
@@ -62,8 +65,7 @@ pub(crate) fn serve(
     options: &AgentOptions,
     requests: mpsc::Sender<AgentRequest>,
     agent: AgentHandle,
-    offers: Offers,
-    whole: Option<watch::Receiver<Arc<WholeCardOffers>>>,
+    offers: OfferReceivers,
     known: Option<RivalOwner>,
 ) {
     let pods = pods::watch(options, &dir);
@@ -84,7 +86,11 @@ pub(crate) fn serve(
     tokio::spawn(others.watch(requests.clone(), there));
     let local_fit = match options.kubelet.unplaced {
         UnplacedPolicy::Deny => None,
-        UnplacedPolicy::LocalFit => Some(local_fit::LocalFit::new(pods, agent, requests.clone())),
+        UnplacedPolicy::LocalFit => Some(local_fit::LocalFit::new(
+            pods,
+            agent.clone(),
+            requests.clone(),
+        )),
     };
     let registration = |resource, prefix, options| PluginRegistration {
         dir: dir.clone(),
@@ -113,7 +119,7 @@ pub(crate) fn serve(
             (facts, sockets),
             renewed,
         ));
-        if let Some(offers) = whole {
+        if let Some(offers) = offers.whole {
             let plugin = WholeCardPlugin {
                 kubelet: kubelet.clone(),
                 requests: requests.clone(),
@@ -125,10 +131,18 @@ pub(crate) fn serve(
             let server = DevicePluginServer::new(plugin);
             drop(tokio::spawn(wholes.keep(server, requests.clone())));
         }
+        match (options.node.clone(), offers.claims) {
+            (Some(node), Some(offers)) => {
+                let served = claims::serve(dir, node, requests.clone(), agent, offers);
+                drop(tokio::spawn(served));
+            }
+            (Some(node), None) => drop(tokio::spawn(claims::retire(node))),
+            (None, _) => {}
+        }
         let plugin = SlotPlugin {
             kubelet,
             requests: requests.clone(),
-            offers,
+            offers: offers.slots,
             answers,
             local_fit: local_fit.map(Arc::new),
         };

@@ -8,6 +8,7 @@ mod account;
 mod agent;
 mod api;
 mod atomic_write;
+mod claims;
 mod delivery;
 mod driver;
 mod driver_wait;
@@ -160,10 +161,6 @@ async fn run(options: AgentOptions) -> Result<(), CommandFailure> {
             requests.clone(),
             handle.clone(),
             delivery.offers(),
-            delivery
-                .whole
-                .as_ref()
-                .map(|whole| whole.offers.subscribe()),
             rival,
         );
         agent.deliver(delivery);

@@ -115,9 +115,16 @@ impl AgentOptions {
         let options = Self::from_arg_matches(&matches);
         let mut options = options.map_err(|error| CommandFailure::from_clap(&error))?;
         options.settle_simulation(&matches);
-        match options.api.tcp.mistake(options.node.as_deref()) {
-            Some(mistake) => Err(mistakes::failure(vec![mistake])),
-            None => Ok(Some(options)),
+        let node = options.node.as_deref();
+        let of_tcp = options.api.tcp.mistake(node);
+        let all: Vec<String> = of_tcp
+            .into_iter()
+            .chain(options.kubelet.mistake(node))
+            .collect();
+        if all.is_empty() {
+            Ok(Some(options))
+        } else {
+            Err(mistakes::failure(all))
         }
     }
 

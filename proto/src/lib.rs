@@ -71,3 +71,39 @@ pub mod pods {
 pub mod cri {
     include!("gen/cri/runtime.v1.rs");
 }
+
+/// The kubelet's API for DRA drivers.
+#[expect(
+    missing_docs,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; the contract is the kubelet's"
+)]
+#[rustfmt::skip]
+pub mod dra {
+    include!("gen/dra/k8s.io.kubelet.pkg.apis.dra.v1.rs");
+}
+
+/// The same as kubelets before 1.34 use it.
+#[expect(
+    missing_docs,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; the contract is the kubelet's"
+)]
+#[rustfmt::skip]
+pub mod dra_beta {
+    include!("gen/dra/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
+}
+
+/// How the kubelet finds plugins.
+#[expect(
+    missing_docs,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; the contract is the kubelet's"
+)]
+#[rustfmt::skip]
+pub mod pluginregistration {
+    include!("gen/pluginregistration/pluginregistration.rs");
+}

@@ -14,6 +14,18 @@ const CONTRACTS: &[(&str, &str)] = &[
     ("kubelet/podresources/v1/api.proto", "podresources/v1.rs"),
     ("kubelet/pods/v1alpha1/api.proto", "pods/v1alpha1.rs"),
     ("kubelet/cri/v1/api.proto", "cri/runtime.v1.rs"),
+    (
+        "kubelet/dra/v1/api.proto",
+        "dra/k8s.io.kubelet.pkg.apis.dra.v1.rs",
+    ),
+    (
+        "kubelet/dra/v1beta1/api.proto",
+        "dra/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs",
+    ),
+    (
+        "kubelet/pluginregistration/v1/api.proto",
+        "pluginregistration/pluginregistration.rs",
+    ),
 ];
 
 fn generate(contract: &str, file: &str, into: &Path) -> Result<String, Box<dyn Error>> {

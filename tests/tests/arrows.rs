@@ -138,6 +138,7 @@ const MAP: &[CrateRule] = &[
             "apportion-cgroup",
             "apportion-crds",
             "apportion-exit",
+            "apportion-kubernetes",
             "apportion-ledger",
             "apportion-memory-limits",
             "apportion-nri",

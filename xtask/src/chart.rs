@@ -32,6 +32,7 @@ const WRONG: &[&str] = &[
     "kubeletRoot=relative",
     "metrics.port=0",
     "tcp.port=0",
+    "dra.enabled=maybe",
     "cardMemory.GB10=0",
     "schedulerNames={default-scheduler}",
     "schedulerNames={}",
@@ -52,7 +53,7 @@ const WRONG: &[&str] = &[
 /// Everything that is off by default.
 const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
                         metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
-                        tcp.enabled=true,cardMemory.GB10=98304,policyOverrides.team=kill,\
+                        tcp.enabled=true,dra.enabled=true,dra.extendedResource=true,cardMemory.GB10=98304,policyOverrides.team=kill,\
                          webhook.clientCaConfigMap=api-server,webhook.requestBelowLimit=charge-limit,\
                          webhook.countShares=true,webhook.hamiResources=true,\
                         webhook.url=https://admission.example.org:9443,webhook.hostNetwork=true,\

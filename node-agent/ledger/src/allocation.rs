@@ -15,6 +15,36 @@ pub enum AllocationOwner {
     Process(ProcessId),
     /// A pod, by UID.
     Pod(String),
+    /// A ResourceClaim. All its pods share the allocation.
+    Claim(ClaimOwner),
+}
+
+/// A ResourceClaim that owns an allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimOwner {
+    /// The claim's UID.
+    pub uid: String,
+    /// Namespace and name, with `/` between them.
+    pub name: String,
+    /// The pods that use the claim, as far as they are known: names by UID.
+    pub pods: BTreeMap<String, String>,
+}
+
+/// The prefix of the keys of allocations for claims.
+const CLAIM: &str = "claim/";
+
+impl ClaimOwner {
+    /// The key of the claim's allocation.
+    #[must_use]
+    pub fn key(uid: &str) -> String {
+        format!("{CLAIM}{uid}")
+    }
+
+    /// The claim's namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.name.split('/').next().unwrap_or_default()
+    }
 }
 
 /// The phase of an allocation.
@@ -124,6 +154,21 @@ impl Allocation {
     #[must_use]
     pub fn grant(&self, card: CardUuid) -> Option<&CardGrant> {
         self.grants.iter().find(|grant| grant.card == card)
+    }
+
+    /// The claim that owns the allocation, if one does.
+    #[must_use]
+    pub fn claim(&self) -> Option<&ClaimOwner> {
+        match &self.state {
+            AllocationPhase::Allocated(AllocationOwner::Claim(claim)) => Some(claim),
+            _ => None,
+        }
+    }
+
+    /// Whether it was made for a claim.
+    #[must_use]
+    pub fn is_of_claim(&self) -> bool {
+        self.key.starts_with(CLAIM)
     }
 
     pub(crate) fn grant_mut(&mut self, card: CardUuid) -> Option<&mut CardGrant> {

@@ -15,6 +15,7 @@
 mod admit;
 mod allocation;
 mod card;
+mod claim_offer;
 mod estimate;
 mod event;
 mod fault;
@@ -29,9 +30,12 @@ mod time;
 mod topology;
 mod whole;
 
-pub use allocation::{Allocation, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement};
+pub use allocation::{
+    Allocation, AllocationOwner, AllocationPhase, CardGrant, ClaimOwner, LimitEnforcement,
+};
 
 pub use card::{Health, LedgerCard};
+pub use claim_offer::ClaimOffer;
 pub use event::{
     AllocationRefusal, LedgerEffect, LedgerEvent, LedgerNotice, NoticeKind, OffenderPolicy,
     PlacementProposal,

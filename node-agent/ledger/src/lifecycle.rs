@@ -74,6 +74,13 @@ impl Ledger {
         };
         let answer = match state {
             AllocationPhase::Allocated(present) if *present == owner => Ok(id.clone()),
+            AllocationPhase::Allocated(AllocationOwner::Claim(present)) => match owner {
+                AllocationOwner::Claim(claim) if claim.uid == present.uid => {
+                    present.pods.extend(claim.pods);
+                    return vec![LedgerEffect::Save, LedgerEffect::Answer(Ok(id.clone()))];
+                }
+                _ => Err(AllocationRefusal::Committed(id.clone())),
+            },
             AllocationPhase::Allocated(_) => Err(AllocationRefusal::Committed(id.clone())),
             AllocationPhase::Draining => Err(AllocationRefusal::Draining(id.clone())),
             AllocationPhase::Reserved { .. } => {

@@ -226,7 +226,9 @@ impl Ledger {
         let owner = self.allocations.get(id).map(|of| &of.state);
         matches!(
             owner,
-            Some(AllocationPhase::Allocated(AllocationOwner::Pod(_)))
+            Some(AllocationPhase::Allocated(
+                AllocationOwner::Pod(_) | AllocationOwner::Claim(_)
+            ))
         )
     }
 

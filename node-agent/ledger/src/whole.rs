@@ -126,12 +126,15 @@ impl Ledger {
             let pod = match &allocation.state {
                 AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => pod.as_str(),
                 AllocationPhase::Reserved { .. }
-                    if WholeCardId::of_hold(&allocation.key).is_none() =>
+                    if WholeCardId::of_hold(&allocation.key).is_none()
+                        && !allocation.is_of_claim() =>
                 {
                     allocation.key.split('/').next()?
                 }
                 AllocationPhase::Reserved { .. }
-                | AllocationPhase::Allocated(AllocationOwner::Process(_))
+                | AllocationPhase::Allocated(
+                    AllocationOwner::Process(_) | AllocationOwner::Claim(_),
+                )
                 | AllocationPhase::Draining => {
                     return None;
                 }

@@ -60,6 +60,8 @@ pub struct VerdictRules {
 pub struct GrantHolder {
     /// The pod's UID.
     pub pod: String,
+    /// The namespace of the ResourceClaim that the grant is for; any pod there may have it.
+    pub claimed_in: Option<String>,
     /// The container's name; `None` if the grant is for all containers of the pod.
     pub container: Option<String>,
     /// The name of its account in the folder of all accounts.
@@ -74,7 +76,11 @@ impl GrantHolder {
     /// Whether the grant is for this container.
     pub(crate) fn is_for(&self, container: &NriContainer) -> bool {
         let name = self.container.as_ref();
-        self.pod == container.pod && name.is_none_or(|name| *name == container.name)
+        let is_of_pod = match &self.claimed_in {
+            Some(namespace) => *namespace == container.namespace,
+            None => self.pod == container.pod,
+        };
+        is_of_pod && name.is_none_or(|name| *name == container.name)
     }
 }
 

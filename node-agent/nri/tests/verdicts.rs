@@ -85,6 +85,7 @@ const ROWS: &[VerdictCase] = &[
 
 fn grants() -> Grants {
     let granted = |pod: &str, container: Option<&str>| GrantHolder {
+        claimed_in: None,
         pod: pod.to_owned(),
         container: container.map(str::to_owned),
         account: String::new(),
@@ -152,6 +153,42 @@ fn a_node_that_audits_refuses_nothing_and_tells_of_the_same() {
         };
         assert_eq!(found, *wrong, "{name}: {verdict:?}");
     }
+}
+
+#[test]
+fn the_grant_of_a_claim_is_for_the_pods_of_its_namespace() {
+    let mut grants = grants();
+    let of_claim = GrantHolder {
+        claimed_in: Some("team".to_owned()),
+        account: "7-4".to_owned(),
+        ..GrantHolder::default()
+    };
+    grants.insert("7-4".to_owned(), of_claim);
+    let enforce = rules(VerdictMode::Enforce);
+    let own = |asked: &mut NriContainer| {
+        env(asked, "APPORTION_GRANT", "7-4");
+        mount(
+            asked,
+            "/.apportion/limits",
+            "/run/apportion/accounts/7-4/limits",
+        );
+    };
+    let mut asked = asked(own);
+    assert_eq!(
+        judge(&asked, &grants, &enforce),
+        ContainerVerdict::Admit(Vec::new())
+    );
+    asked.pod = "another".to_owned();
+    assert_eq!(
+        judge(&asked, &grants, &enforce),
+        ContainerVerdict::Admit(Vec::new())
+    );
+    asked.namespace = "others".to_owned();
+    let verdict = judge(&asked, &grants, &enforce);
+    assert!(
+        matches!(verdict, ContainerVerdict::Refuse(_)),
+        "{verdict:?}"
+    );
 }
 
 #[test]

@@ -172,7 +172,9 @@ impl AccountTable {
                     None => Ok(()),
                 }
             }
-            AllocationPhase::Allocated(AllocationOwner::Pod(_)) => account.open_to_all(),
+            AllocationPhase::Allocated(AllocationOwner::Pod(_) | AllocationOwner::Claim(_)) => {
+                account.open_to_all()
+            }
             AllocationPhase::Reserved { .. } | AllocationPhase::Draining if is_of_pod => {
                 account.open_to_all()
             }

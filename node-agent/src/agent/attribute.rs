@@ -6,7 +6,9 @@
 
 use apportion_abi::ContainerRef;
 use apportion_cgroup::CgroupOwner;
-use apportion_ledger::{AllocationId, AllocationOwner, AllocationPhase, Ledger, ProcessId};
+use apportion_ledger::{
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, Ledger, ProcessId,
+};
 
 use super::grants::ContainerGrants;
 use super::state::AgentState;
@@ -35,6 +37,9 @@ impl AgentState {
         };
         match &allocation.state {
             AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => pod == owner.pod.as_str(),
+            AllocationPhase::Allocated(AllocationOwner::Claim(claim)) => {
+                claim.pods.contains_key(owner.pod.as_str())
+            }
             // The pod is no longer known, so no new members.
             AllocationPhase::Draining => false,
             AllocationPhase::Allocated(AllocationOwner::Process(_))
@@ -54,10 +59,20 @@ fn granted_to(
     let mut own = ledger.allocations().into_iter().filter(|allocation| {
         let workload = ContainerRef::of(&allocation.name).map(|of| of.container);
         let named = workload.filter(|name| !name.is_empty());
-        allocation.state
-            == AllocationPhase::Allocated(AllocationOwner::Pod(owner.pod.as_str().to_owned()))
+        is_of_pod(allocation, owner.pod.as_str())
             && (named.is_none() || container.is_none() || named == container)
     });
     let first = own.next()?;
     own.next().is_none().then(|| first.id.clone())
+}
+
+/// Whether the pod owns the allocation, or uses the claim that owns it.
+fn is_of_pod(allocation: &Allocation, pod: &str) -> bool {
+    match &allocation.state {
+        AllocationPhase::Allocated(AllocationOwner::Pod(own)) => own == pod,
+        AllocationPhase::Allocated(AllocationOwner::Claim(claim)) => claim.pods.contains_key(pod),
+        AllocationPhase::Allocated(AllocationOwner::Process(_))
+        | AllocationPhase::Reserved { .. }
+        | AllocationPhase::Draining => false,
+    }
 }

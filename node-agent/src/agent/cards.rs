@@ -69,6 +69,11 @@ impl CardInventory {
         self.find(card).map(|found| found.model.as_str())
     }
 
+    /// The driver's version, and the newest CUDA version that it supports.
+    pub(super) fn versions(&self) -> (&str, Option<i32>) {
+        (&self.driver.version, self.driver.cuda_version)
+    }
+
     pub(super) fn topology(&self) -> GpuTopology {
         topology(&self.driver.cards)
     }

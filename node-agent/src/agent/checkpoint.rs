@@ -4,14 +4,15 @@
 //! cannot be read, or of another version, is never guessed at: it is moved aside, and living allocations are found
 //! through their accounts.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use apportion_abi::Bytes;
 use apportion_ledger::{
-    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant, EpochMillis, Ledger,
-    ProcessId,
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant, ClaimOwner, EpochMillis,
+    Ledger, ProcessId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -79,9 +80,21 @@ struct AllocationRecord {
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 enum StateRecord {
-    Reserved { expires_ms: u64 },
-    Process { pid: u32, start: u64 },
-    Pod { uid: String },
+    Reserved {
+        expires_ms: u64,
+    },
+    Process {
+        pid: u32,
+        start: u64,
+    },
+    Pod {
+        uid: String,
+    },
+    Claim {
+        uid: String,
+        name: String,
+        pods: BTreeMap<String, String>,
+    },
     Draining,
 }
 
@@ -138,7 +151,7 @@ pub(crate) fn load(path: &Path, boot_id: &str) -> Result<Option<RestoredLedger>,
         is_same_boot
             || matches!(
                 record.state,
-                StateRecord::Reserved { .. } | StateRecord::Pod { .. }
+                StateRecord::Reserved { .. } | StateRecord::Pod { .. } | StateRecord::Claim { .. }
             )
     });
     let allocations: Result<_, _> = records.map(|record| allocation(path, record)).collect();
@@ -170,6 +183,13 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         AllocationPhase::Allocated(AllocationOwner::Pod(uid)) => {
             StateRecord::Pod { uid: uid.clone() }
         }
+        AllocationPhase::Allocated(AllocationOwner::Claim(ClaimOwner { uid, name, pods })) => {
+            StateRecord::Claim {
+                uid: uid.clone(),
+                name: name.clone(),
+                pods: pods.clone(),
+            }
+        }
         AllocationPhase::Draining => StateRecord::Draining,
     };
     let grant = |grant: &CardGrant| GrantRecord {
@@ -196,6 +216,9 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
             AllocationPhase::Allocated(AllocationOwner::Process(ProcessId { pid, start }))
         }
         StateRecord::Pod { uid } => AllocationPhase::Allocated(AllocationOwner::Pod(uid)),
+        StateRecord::Claim { uid, name, pods } => {
+            AllocationPhase::Allocated(AllocationOwner::Claim(ClaimOwner { uid, name, pods }))
+        }
         StateRecord::Draining => AllocationPhase::Draining,
     };
     let grant = |grant: GrantRecord| match grant.card.parse() {

@@ -43,7 +43,8 @@ impl NodeAgent {
             }
             return Ok(PrepareOutcome::Unplaced);
         };
-        state.grants.check(&id, holder, &state.accounts)?;
+        let name = format!("pod {}", holder.name.as_ref().unwrap_or(&holder.pod));
+        state.grants.check(&id, &name, &state.accounts)?;
         state.grants.record_pod(&holder.pod);
         state.apply_slots(SlotEvent::Prepare {
             slot,
@@ -61,6 +62,7 @@ impl NodeAgent {
         }
         release_gone(&mut self.state, &kubelet);
         foreign_cards::record(&mut self.state, &kubelet);
+        self.state.meet_claim_pods(&kubelet);
         self.whole_cards_polled(&kubelet);
         let state = &mut self.state;
         if kubelet.is_complete {

@@ -418,7 +418,8 @@ impl DriverLimits {
 /// Whether the share may be a container's.
 pub(super) fn is_of_pod(allocation: &&Allocation) -> bool {
     let is_of_pod = match &allocation.state {
-        AllocationPhase::Allocated(AllocationOwner::Pod(_)) | AllocationPhase::Draining => true,
+        AllocationPhase::Allocated(AllocationOwner::Pod(_) | AllocationOwner::Claim(_))
+        | AllocationPhase::Draining => true,
         AllocationPhase::Allocated(AllocationOwner::Process(_))
         | AllocationPhase::Reserved { .. } => false,
     };

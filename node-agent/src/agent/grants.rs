@@ -25,11 +25,12 @@ use crate::account::AccountFiles;
 use crate::delivery::library::LibraryFault;
 use crate::delivery::{self, GrantDelivery};
 use crate::kubelet::allocate_strategy::AllocateStrategy;
-use crate::kubelet::snapshot::{Holder, KubeletSnapshot};
+use crate::kubelet::snapshot::KubeletSnapshot;
 use crate::runtime::cri::RuntimeCapabilities;
 use crate::runtime::nri_plugin::{ContainerLimit, NriPlugin, NriReport, NriStats};
 use crate::telemetry::view::AgentStats;
 
+mod claims;
 mod whole_cards;
 
 pub(super) use whole_cards::ContainerDevices;
@@ -96,6 +97,7 @@ impl ContainerGrants {
                 None if whole_cards::finds(&mut delivery, &label, ledger) => {
                     delivery.reported.insert(label.pod);
                 }
+                None if claims::finds(&mut delivery, &label, ledger) => {}
                 None => {
                     info!(slot = label.slot, pod = label.pod, "Stale grant removed");
                     delivery.remove(&label.slot);
@@ -163,6 +165,7 @@ impl ContainerGrants {
     pub(super) fn show(&self, source: GrantSource<'_>) {
         self.show_nri(source);
         self.offer_wholes(source.ledger, source.cards);
+        self.offer_claims(source.ledger, source.cards);
     }
 
     /// The allocation of a container that the runtime starts: the one that it names, or the only one of its pod.
@@ -172,9 +175,12 @@ impl ContainerGrants {
         ledger: &Ledger,
     ) -> Option<AllocationId> {
         let known = self.nri.as_ref()?.known(&container.id).unwrap_or(container);
-        let is_its = |allocation: &Allocation| {
-            allocation.state
-                == AllocationPhase::Allocated(AllocationOwner::Pod(container.pod.clone()))
+        let is_its = |allocation: &Allocation| match &allocation.state {
+            AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => *pod == container.pod,
+            AllocationPhase::Allocated(AllocationOwner::Claim(claim)) => {
+                claim.pods.contains_key(&container.pod)
+            }
+            _ => false,
         };
         let named = known.env(ENV_GRANT).and_then(|grant| {
             let id = AllocationId(grant.to_owned());
@@ -226,21 +232,20 @@ impl ContainerGrants {
     pub(super) fn check(
         &self,
         id: &AllocationId,
-        holder: &Holder,
+        name: &str,
         accounts: &AccountTable,
     ) -> Result<(), Status> {
-        let name = holder.name.as_ref().unwrap_or(&holder.pod);
         if !accounts.get(id).is_some_and(AccountFiles::is_sound) {
             let folder = accounts.folder_of(id);
             return Err(Status::failed_precondition(format!(
-                "the account of pod {name} at {} is missing or damaged",
+                "the account of {name} at {} is missing or damaged",
                 folder.display()
             )));
         }
         let delivery = self.delivery.as_ref();
         match delivery.and_then(|delivery| delivery.libraries.fault()) {
             Some((path, fault)) => Err(Status::failed_precondition(format!(
-                "{} is {}, so the limit of pod {name} cannot be enforced",
+                "{} is {}, so the limit of {name} cannot be enforced",
                 path.display(),
                 match fault {
                     LibraryFault::Missing => "missing",

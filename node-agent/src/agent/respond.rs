@@ -56,6 +56,21 @@ impl NodeAgent {
             AgentRequest::PrepareWhole(starting, answer) => {
                 drop(answer.send(self.prepare_whole(&starting)));
             }
+            AgentRequest::PrepareClaim(request, answer) => {
+                let (costs, cards) = (&self.state.costs, &self.state.cards);
+                let mut asks = request.asks.iter();
+                if let Some(unknown) = asks.find(|ask| costs.must_probe(cards, ask.card)) {
+                    let card = unknown.card;
+                    let request = AgentRequest::PrepareClaim(request, answer);
+                    let step = self.state.costs.wait(request, &self.state.cards, card);
+                    self.follow(step);
+                    return;
+                }
+                let _ = answer.send(self.prepare_claim(&request));
+            }
+            AgentRequest::UnprepareClaim(uid, answer) => {
+                drop(answer.send(self.unprepare_claim(&uid)));
+            }
             AgentRequest::KubeletPolled(seen) => self.kubelet_polled(seen),
         }
     }
@@ -157,7 +172,8 @@ impl AgentState {
                 self.members.join(process, &id);
                 self.members.follow();
             }
-            AllocationOwner::Pod(pod) => self.members.enter_pod(pod, &id),
+            AllocationOwner::Pod(pod) => self.members.enter_pods([pod], &id),
+            AllocationOwner::Claim(claim) => self.members.enter_pods(claim.pods.into_keys(), &id),
         }
         self.show();
         Ok(v1::CommitReply {
@@ -167,7 +183,7 @@ impl AgentState {
 }
 
 /// The refusal of new allocations while another plugin allocates GPUs.
-fn yields(state: &mut AgentState, key: &str) -> Option<Status> {
+pub(super) fn yields(state: &mut AgentState, key: &str) -> Option<Status> {
     let rival = state.grants.rival()?.to_owned();
     let all = state.ledger.allocations();
     if all.iter().any(|allocation| allocation.key == key) {

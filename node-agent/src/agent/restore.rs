@@ -141,7 +141,10 @@ fn take_over(state: &mut AgentState, ids: &[AllocationId]) {
                 }
             }
             Some(AllocationPhase::Allocated(AllocationOwner::Pod(pod))) => {
-                state.members.enter_pod(pod, id)
+                state.members.enter_pods([pod], id)
+            }
+            Some(AllocationPhase::Allocated(AllocationOwner::Claim(claim))) => {
+                state.members.enter_pods(claim.pods.into_keys(), id)
             }
             Some(AllocationPhase::Reserved { .. } | AllocationPhase::Draining) | None => {}
         }

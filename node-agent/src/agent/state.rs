@@ -152,6 +152,7 @@ impl AgentState {
         // A `Gone` event is never refused.
         let _ = self.apply_slots(SlotEvent::Gone(id.clone()));
         self.grants.whole_gone(id);
+        self.grants.claim_gone(id);
         self.members.dissolve(id);
         self.accounts.remove_files(id);
     }

@@ -8,6 +8,7 @@ use apportion_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
+use crate::claims::claim_request::ClaimRequest;
 use crate::kubelet::allocate_strategy::AllocateStrategy;
 use crate::kubelet::rival_owner::RivalOwner;
 use crate::kubelet::snapshot::{Holder, KubeletSnapshot};
@@ -39,6 +40,10 @@ pub(crate) enum AgentRequest {
     PrepareWhole(StartingContainer, Answer<()>),
     /// Another owner allocates GPUs on this node, or has left.
     Rival(Option<RivalOwner>),
+    /// The kubelet prepares a ResourceClaim. The answer is the name of the CDI device with its grant.
+    PrepareClaim(ClaimRequest, Answer<String>),
+    /// The kubelet has ended the last container that used the ResourceClaim with this UID.
+    UnprepareClaim(String, Answer<()>),
     /// The kubelet was polled.
     KubeletPolled(KubeletSnapshot),
 }

@@ -60,7 +60,7 @@ impl TenantUid {
             AllocationOwner::Process(process) => {
                 procfs::users(process.pid).is_some_and(|(real, _)| real == self.0)
             }
-            AllocationOwner::Pod(_) => false,
+            AllocationOwner::Pod(_) | AllocationOwner::Claim(_) => false,
         };
         let why = || format!("the holder is not a process of user {}", self.0);
         is_own

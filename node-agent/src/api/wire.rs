@@ -144,9 +144,21 @@ pub(crate) fn holder(state: &AllocationPhase) -> Option<v1::Holder> {
     let kind = match state {
         AllocationPhase::Allocated(AllocationOwner::Process(process)) => Kind::Pid(process.pid),
         AllocationPhase::Allocated(AllocationOwner::Pod(uid)) => Kind::PodUid(uid.clone()),
+        AllocationPhase::Allocated(AllocationOwner::Claim(claim)) => Kind::Claim(v1::ClaimHolder {
+            uid: claim.uid.clone(),
+            name: claim.name.clone(),
+            pods: claim.pods.iter().map(claim_pod).collect(),
+        }),
         AllocationPhase::Reserved { .. } | AllocationPhase::Draining => return None,
     };
     Some(v1::Holder { kind: Some(kind) })
+}
+
+fn claim_pod((uid, name): (&String, &String)) -> v1::ClaimPod {
+    v1::ClaimPod {
+        uid: uid.clone(),
+        name: name.clone(),
+    }
 }
 
 pub(crate) fn health(health: Health) -> v1::CardHealth {

@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 
 use apportion_abi::CardUuid;
+use apportion_abi::names::DRA_DRIVER;
 use apportion_exit::error_chain;
-use apportion_proto::podresources::PodResources;
+use apportion_proto::podresources::{DynamicResource, PodResources};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -49,6 +50,29 @@ pub(super) fn holders(
         holder.cards.extend(cards);
     }
     holders
+}
+
+/// The pods with claims of this agent's driver: their names by UID, by the claim's namespace and name.
+pub(super) fn own(
+    listed: &[PodResources],
+    uid_of: impl Fn(&str) -> Option<String>,
+) -> BTreeMap<String, BTreeMap<String, String>> {
+    let mut claims: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    for pod in listed {
+        let all = pod.containers.iter().flat_map(|of| &of.dynamic_resources);
+        let is_own = |claim: &&DynamicResource| {
+            let mut devices = claim.claim_resources.iter();
+            devices.any(|device| device.driver_name == DRA_DRIVER)
+        };
+        for claim in all.filter(is_own) {
+            let name = format!("{}/{}", pod.namespace, pod.name);
+            let claim = format!("{}/{}", claim.claim_namespace, claim.claim_name);
+            if let Some(uid) = uid_of(&name) {
+                claims.entry(claim).or_default().insert(uid, name);
+            }
+        }
+    }
+    claims
 }
 
 /// The GPU of a device, for example `gpu-0` or `gpu-0-mig-1g.10gb-0`.

@@ -114,6 +114,7 @@ impl KubeletPoller {
             known.cards.extend(holder.cards);
             known.name = known.name.take().or(holder.name);
         }
+        snapshot.claims = dra_claims::own(claimed, uid_of);
         Ok(snapshot)
     }
 

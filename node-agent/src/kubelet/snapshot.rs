@@ -30,6 +30,8 @@ pub(crate) struct KubeletSnapshot {
     pub(crate) whole: WholeCardSnapshot,
     /// The pods with cards of another device plugin or of a DRA driver, by UID.
     pub(crate) others: BTreeMap<String, ForeignHolder>,
+    /// The pods that use ResourceClaims of this agent's driver: their names by UID, by the claim's namespace and name.
+    pub(crate) claims: BTreeMap<String, BTreeMap<String, String>>,
     /// Whether a slot that is not in `held` is held by nobody.
     pub(crate) is_complete: bool,
     /// The pods that have ended or were deleted, according to the kubelet or the API server.

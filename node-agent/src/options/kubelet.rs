@@ -41,11 +41,32 @@ pub(crate) struct KubeletOptions {
         action = ArgAction::Set, value_parser = on_or_off())]
     pub(crate) has_whole_cards: bool,
 
+    /// Whether to serve resource claims as the DRA driver gpu.apportion.dev, from the same ledger; needs --kubelet-dir
+    /// and --node-name
+    #[arg(long = "dra", env = "APPORTION_DRA", value_name = "SWITCH", default_value = "off",
+        action = ArgAction::Set, value_parser = on_or_off())]
+    pub(crate) has_claims: bool,
+
     /// Whether containers also get /etc/ld.so.preload; set it off on nodes with pods that mount a read-only volume at
     /// /etc
     #[arg(long = "preload-file", env = "APPORTION_PRELOAD_FILE", value_name = "SWITCH", default_value = "on",
         action = ArgAction::Set, value_parser = on_or_off())]
     pub(crate) has_preload_list: bool,
+}
+
+impl KubeletOptions {
+    /// Why these options do not fit together.
+    pub(super) fn mistake(&self, node: Option<&str>) -> Option<String> {
+        let lacks = |what| format!("--dra on needs {what}");
+        if !self.has_claims {
+            return None;
+        }
+        match (&self.kubelet_dir, node) {
+            (None, _) => Some(lacks("--kubelet-dir")),
+            (_, None) => Some(lacks("--node-name")),
+            (Some(_), Some(_)) => None,
+        }
+    }
 }
 
 /// What happens to a pod that holds a slot but was placed by no scheduler.

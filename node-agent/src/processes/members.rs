@@ -4,7 +4,7 @@
 //! slot in an account, and processes whose environment names an account. The result is remembered until the process
 //! ends, because ancestors die and their children go on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use apportion_ledger::{AllocationId, ProcessId};
@@ -20,7 +20,7 @@ const ANCESTORS: usize = 256;
 #[derive(Debug)]
 pub(crate) struct AllocationMembers {
     of: HashMap<ProcessId, AllocationId>,
-    pods: HashMap<AllocationId, String>,
+    pods: HashMap<AllocationId, BTreeSet<String>>,
     accounts: PathBuf,
     /// Who may open each account. Only their processes become members by naming it.
     access: HashMap<AllocationId, AccountAccess>,
@@ -58,9 +58,9 @@ impl AllocationMembers {
         self.exits.watch(process);
     }
 
-    /// Adds a pod: its processes that have the account's folder belong to the allocation.
-    pub(crate) fn enter_pod(&mut self, pod: String, id: &AllocationId) {
-        self.pods.insert(id.clone(), pod);
+    /// Adds pods: their processes that have the account's folder belong to the allocation.
+    pub(crate) fn enter_pods(&mut self, pods: impl IntoIterator<Item = String>, id: &AllocationId) {
+        self.pods.entry(id.clone()).or_default().extend(pods);
     }
 
     /// From here on only these users' processes become members by naming the account.
@@ -144,9 +144,10 @@ impl AllocationMembers {
     pub(crate) fn search(&mut self, id: &AllocationId) -> bool {
         let cached = self.cached.take().unwrap_or_else(|| self.scan());
         let folder = self.accounts.join(&id.0);
-        let pod = self.pods.get(id);
+        let pods = self.pods.get(id);
         let found = cached.iter().filter(|candidate| {
-            let is_in_its_pod = pod.is_some() && candidate.pod.as_ref() == pod;
+            let pod = candidate.pod.as_ref();
+            let is_in_its_pod = pods.is_some_and(|pods| pod.is_some_and(|pod| pods.contains(pod)));
             (is_in_its_pod && procfs::has_account(candidate.process.pid))
                 || (candidate.account.as_ref() == Some(&folder)
                     && self.may_name(candidate.process, id))

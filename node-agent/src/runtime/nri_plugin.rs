@@ -196,8 +196,13 @@ impl NriPlugin {
 
 /// A pod's allocation, as the plugin needs it.
 fn granted(allocation: &Allocation, limit: &ContainerLimit) -> Option<(String, GrantHolder)> {
-    let AllocationPhase::Allocated(AllocationOwner::Pod(pod)) = &allocation.state else {
-        return None;
+    let (pod, claimed_in) = match &allocation.state {
+        AllocationPhase::Allocated(AllocationOwner::Pod(pod)) => (pod.clone(), None),
+        // A claim is for the pods of its namespace that name it. The kubelet lets no others have its devices.
+        AllocationPhase::Allocated(AllocationOwner::Claim(claim)) => {
+            (String::new(), Some(claim.namespace().to_owned()))
+        }
+        _ => return None,
     };
     let container = ContainerRef::of(&allocation.name).map(|workload| workload.container);
     let container = container.filter(|name| !name.is_empty());
@@ -207,8 +212,11 @@ fn granted(allocation: &Allocation, limit: &ContainerLimit) -> Option<(String, G
         env.push((ENV_DRIVER_LIMIT.to_owned(), mib.to_string()));
     }
     let granted = GrantHolder {
-        pod: pod.clone(),
-        container: container.map(str::to_owned),
+        pod,
+        container: container
+            .filter(|_| claimed_in.is_none())
+            .map(str::to_owned),
+        claimed_in,
         account: allocation.id.0.clone(),
         env,
         is_limited: limit.is_limited,

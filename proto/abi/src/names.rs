@@ -253,11 +253,27 @@ names! {
         RESOURCE_MEMORY_FREE "apportion.dev/gpu-memory-free-mib" "resource of a node", value: "MiB",
             written_by: "agent", read_by: "people", "What is left of it";
     }
+    "Dynamic resource allocation" {
+        DRA_DRIVER "gpu.apportion.dev" "driver of a ResourceSlice; DeviceClass", value: "`gpu.apportion.dev`",
+            written_by: "agent, with `--dra on`", read_by: "kube-scheduler, kubelet, scheduler",
+            "Driver of the GPUs that resource claims can ask for, and the class with all of them";
+        DRA_MEMORY "memory" "capacity of a device", value: "Kubernetes quantity in bytes, such as `2000Mi`",
+            written_by: "agent; user in a claim", read_by: "kube-scheduler, scheduler, agent",
+            "GPU memory that claims can share; a request without it is for the whole GPU";
+        DRA_TAINT_HEALTH "gpu.apportion.dev/health" "taint of a device", value: "`unhealthy` or `lost`",
+            written_by: "agent", read_by: "kube-scheduler, scheduler", "The GPU is sick and gets no new claims";
+        DRA_TAINT_FULL "gpu.apportion.dev/full" "taint of a device", value: "none",
+            written_by: "agent", read_by: "kube-scheduler, scheduler",
+            "Others hold all of the GPU: shares by annotation, whole GPUs, or programs outside of pods";
+        DRA_TAINT_OWNER "gpu.apportion.dev/other-owner" "taint of a device", value: "none",
+            written_by: "agent", read_by: "kube-scheduler, scheduler",
+            "A device plugin or another DRA driver gives out the GPUs of the node";
+    }
     "CDI devices" {
         CDI_KIND "apportion.dev/grant" "CDI kind", value: "`apportion.dev/grant=SLOT`",
             written_by: "agent", read_by: "container runtime", "Device that stands for a container's grant";
-        CDI_POD "apportion.dev/pod" "annotation of a CDI device", value: "UID of a pod",
-            written_by: "agent", read_by: "agent", "Pod that a CDI file is for";
+        CDI_POD "apportion.dev/pod" "annotation of a CDI device", value: "UID of a pod or a ResourceClaim",
+            written_by: "agent", read_by: "agent", "Pod or claim that a CDI file is for";
         CDI_ALLOCATION "apportion.dev/allocation" "annotation of a CDI device", value: "id of an allocation",
             written_by: "agent", read_by: "agent", "Allocation that a CDI file is for";
     }

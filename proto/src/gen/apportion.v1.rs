@@ -136,7 +136,7 @@ pub mod allocate_reply {
         Shortfall(super::Shortfall),
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CommitRequest {
     /// The allocation's id.
     #[prost(string, tag = "1")]
@@ -146,14 +146,14 @@ pub struct CommitRequest {
     pub holder: ::core::option::Option<Holder>,
 }
 /// For whom an allocation is: it lives as long as its holder.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Holder {
-    #[prost(oneof = "holder::Kind", tags = "1, 2")]
+    #[prost(oneof = "holder::Kind", tags = "1, 2, 3")]
     pub kind: ::core::option::Option<holder::Kind>,
 }
 /// Nested message and enum types in `Holder`.
 pub mod holder {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Kind {
         /// A process of this machine and its descendants; 0 is the caller itself, as the kernel names it.
         #[prost(uint32, tag = "1")]
@@ -161,7 +161,30 @@ pub mod holder {
         /// A pod, by UID.
         #[prost(string, tag = "2")]
         PodUid(::prost::alloc::string::String),
+        /// A ResourceClaim. Only the agent itself makes allocations for claims.
+        #[prost(message, tag = "3")]
+        Claim(super::ClaimHolder),
     }
+}
+/// A ResourceClaim that holds an allocation for one or more pods.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClaimHolder {
+    #[prost(string, tag = "1")]
+    pub uid: ::prost::alloc::string::String,
+    /// Namespace and name, with `/` between them.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// The pods that use it, as far as the agent knows them.
+    #[prost(message, repeated, tag = "3")]
+    pub pods: ::prost::alloc::vec::Vec<ClaimPod>,
+}
+/// A pod that uses a ResourceClaim.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClaimPod {
+    #[prost(string, tag = "1")]
+    pub uid: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CommitReply {

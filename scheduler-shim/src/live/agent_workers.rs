@@ -297,7 +297,7 @@ fn agent_allocation(allocation: v1::Allocation) -> AgentAllocation {
     };
     let uid = match allocation.holder.and_then(|holder| holder.kind) {
         Some(Kind::PodUid(uid)) => Some(uid),
-        Some(Kind::Pid(_)) => None,
+        Some(Kind::Pid(_) | Kind::Claim(_)) => None,
         // The key is the pod's UID, for one container followed by `/` and its name.
         None => allocation
             .idempotency_key

@@ -8,6 +8,7 @@ use prost::Message as _;
 
 fn grants() -> Grants {
     let granted = GrantHolder {
+        claimed_in: None,
         pod: "uid-1".to_owned(),
         container: Some("main".to_owned()),
         account: "4d-1".to_owned(),

@@ -99,6 +99,10 @@ impl FakeKubelet {
         }));
     }
 
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     pub(crate) fn plugins(&self) -> PathBuf {
         self.dir.join("device-plugins")
     }

@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
+mod claims;
 mod kubelet;
 mod pods;
 mod runtime;
@@ -14,6 +16,7 @@ mod services;
 mod state;
 mod whole;
 
+pub use api::ApiServer;
 pub use kubelet::FakeKubelet;
 pub use pods::PodsApi;
 pub use runtime::Runtime;

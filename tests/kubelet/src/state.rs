@@ -23,6 +23,8 @@ pub struct PodOf {
     pub whole: Vec<(String, Vec<String>)>,
     /// Devices of NVIDIA's DRA driver, allocated by the pod's claims.
     pub claimed: Vec<String>,
+    /// Claims of our driver that the pod uses, by name.
+    pub own_claims: Vec<String>,
 }
 
 impl PodOf {
@@ -60,6 +62,25 @@ pub(crate) struct KubeletState {
     pub(crate) pods: BTreeMap<String, PodOf>,
     /// The plugin's last answer for a pod, by UID.
     pub(crate) answers: BTreeMap<String, ContainerAllocateResponse>,
+}
+
+/// A container with claims of our driver.
+fn claiming_own(claims: &[String]) -> ContainerResources {
+    let device = || ClaimResource {
+        driver_name: "gpu.apportion.dev".to_owned(),
+        pool_name: "node-1".to_owned(),
+        device_name: "gpu".to_owned(),
+    };
+    let claim = |name: &String| DynamicResource {
+        claim_name: name.clone(),
+        claim_namespace: "team".to_owned(),
+        claim_resources: vec![device()],
+    };
+    ContainerResources {
+        name: "main".to_owned(),
+        devices: Vec::new(),
+        dynamic_resources: claims.iter().map(claim).collect(),
+    }
 }
 
 /// A container with devices of claims.
@@ -132,7 +153,9 @@ impl KubeletState {
                     .collect::<Vec<_>>()
             };
             let claiming = (!pod.claimed.is_empty()).then(|| claiming(&pod.claimed));
-            RESOURCES.into_iter().flat_map(of).chain(claiming).collect()
+            let own = (!pod.own_claims.is_empty()).then(|| claiming_own(&pod.own_claims));
+            let claims = claiming.into_iter().chain(own);
+            RESOURCES.into_iter().flat_map(of).chain(claims).collect()
         };
         let pod = |pod: &PodOf| PodResources {
             name: pod.name.clone(),

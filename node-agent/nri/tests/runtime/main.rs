@@ -60,6 +60,7 @@ impl RunningPlugin {
 
     fn grant(&self, id: &str, pod: &str) {
         let granted = GrantHolder {
+            claimed_in: None,
             pod: pod.to_owned(),
             container: Some("main".to_owned()),
             account: id.to_owned(),

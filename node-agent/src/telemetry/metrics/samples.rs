@@ -276,6 +276,11 @@ pub(super) fn container_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
             .and_then(|holder| holder.kind.as_ref())
         {
             Some(v1::holder::Kind::PodUid(uid)) => uid.clone(),
+            Some(v1::holder::Kind::Claim(claim)) => claim
+                .pods
+                .first()
+                .map(|pod| pod.uid.clone())
+                .unwrap_or_default(),
             Some(v1::holder::Kind::Pid(_)) | None => String::new(),
         };
         vec![name.namespace, name.pod, name.container, uid]

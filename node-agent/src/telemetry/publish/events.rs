@@ -138,6 +138,11 @@ pub(super) fn pod_uid(id: &str, list: &v1::ListReply) -> Option<String> {
     let allocation = list.allocations.iter().find(|of| of.id == id)?;
     match allocation.holder.as_ref()?.kind.as_ref()? {
         v1::holder::Kind::PodUid(uid) => Some(uid.clone()),
+        // The allocation is named after this pod.
+        v1::holder::Kind::Claim(claim) => {
+            let own = claim.pods.iter().find(|pod| pod.name == allocation.name);
+            own.map(|pod| pod.uid.clone())
+        }
         v1::holder::Kind::Pid(_) => None,
     }
 }

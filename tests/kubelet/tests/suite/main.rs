@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod claims;
 mod delivery;
 mod dice;
 mod duplicate_slot;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use apportion_abi::names::RESOURCE_WHOLE;
 use apportion_kubelet_tests::FakeKubelet;
 use apportion_proto::v1::{
-    AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest, Share,
-    allocate_reply, holder,
+    AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest, ReleaseRequest,
+    Share, allocate_reply, holder,
 };
 use apportion_proto::{AgentClient, connect};
 use apportion_tests::{AgentProcess, MIB, MachineConfig, PATIENCE, TestHost, cards};
@@ -31,16 +31,21 @@ impl Node {
         Self::of(&cards(cards_of_it), slots, options).await
     }
 
-    /// A node with the cards of this machine.
-    pub(crate) async fn of(machine: &MachineConfig, slots: u16, options: &[&str]) -> Self {
+    /// A node without an agent.
+    pub(crate) fn idle(machine: &MachineConfig, slots: u16) -> Self {
         let host = TestHost::with(machine);
         let kubelet = FakeKubelet::start(&host.dir().join("kubelet"));
-        let mut node = Self {
+        Self {
             host,
             kubelet,
             agent: None,
             slots,
-        };
+        }
+    }
+
+    /// A node with the cards of this machine.
+    pub(crate) async fn of(machine: &MachineConfig, slots: u16, options: &[&str]) -> Self {
+        let mut node = Self::idle(machine, slots);
         node.start_agent_with(options).await;
         node
     }
@@ -61,14 +66,7 @@ impl Node {
 
     /// A node whose agent shares cards and gives out no whole ones, as the chart starts it.
     pub(crate) async fn without_wholes(cards_of_it: usize, slots: u16) -> Self {
-        let host = TestHost::with(&cards(cards_of_it));
-        let kubelet = FakeKubelet::start(&host.dir().join("kubelet"));
-        let mut node = Self {
-            host,
-            kubelet,
-            agent: None,
-            slots,
-        };
+        let mut node = Self::idle(&cards(cards_of_it), slots);
         node.start_agent_without_wholes().await;
         node
     }
@@ -79,7 +77,7 @@ impl Node {
         self.kubelet.await_plugin(before).await;
     }
 
-    async fn start_agent_in(&mut self, options: &[&str], variables: &[(&str, &Path)]) {
+    pub(crate) async fn start_agent_in(&mut self, options: &[&str], variables: &[(&str, &Path)]) {
         let before = self.kubelet.registrations();
         let before_whole = self.kubelet.registrations_of(RESOURCE_WHOLE);
         self.spawn_agent(&[&["--whole-cards", "on"], options].concat(), variables);
@@ -171,6 +169,12 @@ impl Node {
         }
     }
 
+    pub(crate) async fn release(&self, id: &str) {
+        let request = ReleaseRequest { id: id.to_owned() };
+        let released = self.client().await.release(request).await;
+        released.expect("the agent answers");
+    }
+
     /// The grant of a slot, as a runtime finds it.
     pub(crate) fn grant(&self, slot: &str) -> Option<Value> {
         let path = self.cdi().join(format!("apportion.dev-grant-{slot}.json"));
@@ -213,6 +217,6 @@ pub(crate) fn mounted(grant: &Value, place: &str) -> PathBuf {
 pub(crate) fn pod_of(allocation: &Allocation) -> Option<&str> {
     match allocation.holder.as_ref()?.kind.as_ref()? {
         holder::Kind::PodUid(uid) => Some(uid),
-        holder::Kind::Pid(_) => None,
+        holder::Kind::Pid(_) | holder::Kind::Claim(_) => None,
     }
 }
