@@ -25,6 +25,7 @@ mod api;
 mod back_off;
 mod card_assignment;
 mod certificate_authority;
+mod claims;
 mod decide;
 mod event;
 #[cfg(test)]
@@ -327,6 +328,7 @@ impl Work {
             | SchedulerEvent::AgentLost(_)
             | SchedulerEvent::AgentGone(_)
             | SchedulerEvent::Accepted(..)
+            | SchedulerEvent::ClaimsReserved(..)
             | SchedulerEvent::NotEvicted(..)
             | SchedulerEvent::Grouped(..)
             | SchedulerEvent::UsageHistoryRead(_)

@@ -41,7 +41,7 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
     let mut snapshot =
         snapshot::snapshot(&inventory, schedulers, &nobody, &cards, now, &mut warnings);
     gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
-    claims::enter(&inventory, &mut snapshot.cluster, &mut warnings);
+    claims::enter(&inventory, &mut snapshot.cluster, &BTreeMap::new());
     asked.choices.enter(&inventory, &mut snapshot.cluster);
     numa::charge(&inventory, &mut snapshot.cluster);
     if let Some(mut usage) = usage {

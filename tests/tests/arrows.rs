@@ -81,6 +81,7 @@ const MAP: &[CrateRule] = &[
         knows: &[
             "apportion-abi",
             "apportion-admission",
+            "apportion-claims",
             "apportion-groups",
             "apportion-kubernetes",
             "apportion-policy",
@@ -178,6 +179,7 @@ const MAP: &[CrateRule] = &[
             "apportion-abi",
             "apportion-admission",
             "apportion-bounded",
+            "apportion-claims",
             "apportion-exit",
             "apportion-explain",
             "apportion-groups",

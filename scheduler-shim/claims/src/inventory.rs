@@ -54,6 +54,7 @@ pub struct DeviceInventory {
     by_pool: HashMap<(String, String), BTreeSet<String>>,
     classes: BTreeMap<String, Arc<DeviceClass>>,
     last_version: u64,
+    changes: u64,
     outdated: usize,
     expressions: CompiledExpressions,
     values: Mutex<HashMap<String, KnownValues>>,
@@ -65,6 +66,7 @@ impl DeviceInventory {
         let name = slice.metadata.name.clone();
         self.remove_slice(&name);
         self.last_version += 1;
+        self.changes += 1;
         let known = KnownSlice {
             slice,
             version: self.last_version,
@@ -80,6 +82,7 @@ impl DeviceInventory {
         let Some(known) = self.slices.remove(name) else {
             return;
         };
+        self.changes += 1;
         self.names_of(&known).remove(name);
         if let Some(node) = known.node()
             && self.by_node.get(node).is_some_and(BTreeSet::is_empty)
@@ -102,11 +105,13 @@ impl DeviceInventory {
     /// Adds a class, or replaces the one with its name.
     pub fn set_class(&mut self, class: DeviceClass) {
         let name = class.metadata.name.clone();
+        self.changes += 1;
         self.classes.insert(name, Arc::new(class));
     }
 
     /// Removes a class.
     pub fn remove_class(&mut self, name: &str) {
+        self.changes += 1;
         self.classes.remove(name);
     }
 
@@ -114,6 +119,20 @@ impl DeviceInventory {
     #[must_use]
     pub fn class(&self, name: &str) -> Option<&DeviceClass> {
         self.classes.get(name).map(Arc::as_ref)
+    }
+
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &DeviceClass> {
+        self.classes.values().map(Arc::as_ref)
+    }
+
+    pub(crate) fn slices(&self) -> impl Iterator<Item = &KnownSlice> {
+        self.slices.values().map(Arc::as_ref)
+    }
+
+    /// A number that is another one whenever a slice or a class was another one.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.changes
     }
 
     /// Whether there are no slices at all.

@@ -15,6 +15,7 @@ pub mod objects;
 mod capacity;
 mod constraint;
 mod counters;
+mod device_part;
 mod device_use;
 mod expression;
 mod inventory;

@@ -259,6 +259,6 @@ pub fn share_of(task: &Task, card: Bytes) -> Bytes {
 
 fn capacity(node: &Node) -> ResourceAmounts {
     let partitions = TaskGpuRequest::Partitions(node.partitions.clone()).count(node.card_memory);
-    let cards = node.card_count() as f64 + partitions;
+    let cards = node.card_count().saturating_add(node.claimable_cards) as f64 + partitions;
     ResourceAmounts::new(node.cpu_millis as f64, node.memory as f64, cards)
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use apportion_abi::{Bytes, EscapedText};
+use apportion_model::pods;
 use apportion_policy::amounts::{ResourceKind, UNLIMITED};
 use apportion_policy::cluster::{Task, TaskGpuRequest};
 use apportion_policy::{AffinityRefusal, ClaimRefusal};
@@ -61,10 +62,18 @@ pub fn cards(task: &Task) -> String {
 /// Why a claim can't be met on a node.
 pub fn claim(refusal: &ClaimRefusal) -> String {
     match refusal {
-        ClaimRefusal::Disallowed => "it uses resource claims, which the running scheduler does not allocate yet; request GPUs with \
-             gpu-fraction, gpu-memory or nvidia.com/gpu"
-            .to_owned(),
-        ClaimRefusal::Missing => "one of its resource claims does not exist".to_owned(),
+        ClaimRefusal::Disallowed => "it uses resource claims, which are switched off".to_owned(),
+        ClaimRefusal::Missing(claim) => match pods::template_entry(claim) {
+            Some((pod, entry)) => {
+                format!("the claim for {entry} of pod {pod} is yet to be created from its template")
+            }
+            None => format!("its claim {claim} does not exist"),
+        },
+        ClaimRefusal::Unusable(claim, defect) => format!("its claim {claim} is unusable: {defect}"),
+        ClaimRefusal::OutOfReach(claim) => {
+            format!("does not reach the devices that claim {claim} has")
+        }
+        ClaimRefusal::NotAllocated(why) => why.clone(),
         ClaimRefusal::OtherQueue(claim) => {
             format!("its claim {claim} is for another queue (label kai.scheduler/queue)")
         }

@@ -60,6 +60,9 @@ pub struct ReportedDecision {
     pub node: String,
     /// Its cards. Cards without a name are numbered on their node.
     pub cards: Vec<String>,
+    /// The devices that its claims get: driver, pool and device.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
     /// What it requests of GPUs.
     pub asks: String,
     /// KAI's name for the action that decided it.
@@ -119,7 +122,10 @@ fn reported_decision(
         (TaskGpuRequest::Whole(_), None)
         | (TaskGpuRequest::None | TaskGpuRequest::Partitions(_), _) => Vec::new(),
     };
+    let claims = placement.iter().flat_map(|placement| &placement.claims);
+    let devices = claims.flat_map(|claim| claim.devices.clone()).collect();
     Some(ReportedDecision {
+        devices,
         decision: deed,
         pod: pod.clone(),
         job: job.clone(),
@@ -133,6 +139,9 @@ fn reported_decision(
 impl fmt::Display for ReportedDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cards = match self.cards.as_slice() {
+            [] if !self.devices.is_empty() => {
+                format!("devices {}: {}", self.devices.join(" "), self.asks)
+            }
             [] => self.asks.clone(),
             cards => format!("cards {}: {}", cards.join(" "), self.asks),
         };

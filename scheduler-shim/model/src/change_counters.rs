@@ -18,6 +18,10 @@ const APART: &[&str] = &[
     "StorageClass",
     "CSIDriver",
     "CSIStorageCapacity",
+    "ResourceClaim",
+    "ResourceClaimTemplate",
+    "ResourceSlice",
+    "DeviceClass",
 ];
 
 /// How often something changed that grouping rules read: by namespace, and cluster-wide without a name.

@@ -10,6 +10,7 @@ use apportion_groups::{ObjectStore, ObjectView, TABLE};
 use serde_json::{Value, json};
 
 use super::change_counters::ChangeCounters;
+use super::claims::ClaimStore;
 use super::object_kinds::is_cluster_wide;
 use super::object_warnings::{ObjectWarnings, called};
 use super::parsed_objects::{ParsedNode, ParsedPod, ParsedPodGroup};
@@ -32,6 +33,8 @@ pub struct ObjectInventory {
     last_key: Arc<str>,
     pod_groups: BTreeMap<String, BTreeMap<String, ParsedPodGroup>>,
     nodes: BTreeMap<String, ParsedNode>,
+    /// Claims, and the devices for them.
+    pub claims: ClaimStore,
     /// How often each part of a group changed.
     pub ages: ChangeCounters,
     /// How many objects of which kinds were ignored.
@@ -97,6 +100,7 @@ impl ObjectInventory {
                 self.pod_groups.retain(|_, named| !named.is_empty());
             }
             "Node" => drop(self.nodes.remove(object.name())),
+            "ResourceClaim" | "ResourceSlice" | "DeviceClass" => self.claims.remove(object),
             "PriorityClass" => self.add_classes(),
             _ => {}
         }
@@ -125,6 +129,7 @@ impl ObjectInventory {
                 let name = object.name().to_owned();
                 self.nodes.insert(name, ParsedNode::of(object));
             }
+            "ResourceClaim" | "ResourceSlice" | "DeviceClass" => self.claims.set(object),
             _ => {}
         }
         let (kind, namespace) = (object.kind(), object.namespace());

@@ -32,6 +32,8 @@ const CLUSTER_WIDE: &[ObjectKind] = &[
     ("", "PersistentVolume"),
     ("storage.k8s.io", "StorageClass"),
     ("storage.k8s.io", "CSIDriver"),
+    (CLAIM_GROUP, "ResourceSlice"),
+    (CLAIM_GROUP, "DeviceClass"),
 ];
 
 /// Namespaced kinds that are read, beside those that own pods.
@@ -40,6 +42,7 @@ const NAMESPACED: &[ObjectKind] = &[
     ("", "PersistentVolumeClaim"),
     CONFIG_MAP,
     ("storage.k8s.io", "CSIStorageCapacity"),
+    (CLAIM_GROUP, "ResourceClaim"),
     ("scheduler.grove.io", "PodGang"),
     // Between a Knative service and its Deployments: the owners on the way, and the scale of a revision.
     ("serving.knative.dev", "Configuration"),
@@ -48,13 +51,8 @@ const NAMESPACED: &[ObjectKind] = &[
 
 /// The API group of device claims.
 pub const CLAIM_GROUP: &str = "resource.k8s.io";
-/// The kinds of device claims, and whether they are cluster-scoped.
-pub const CLAIM_KINDS: &[(&str, bool)] = &[
-    ("ResourceClaim", false),
-    ("ResourceClaimTemplate", false),
-    ("ResourceSlice", true),
-    ("DeviceClass", true),
-];
+/// Templates of claims. A running cluster creates the claims itself, so only files need them.
+const CLAIM_TEMPLATE: ObjectKind = (CLAIM_GROUP, "ResourceClaimTemplate");
 
 /// The kinds that a running cluster's decisions need, by API group.
 pub fn kinds() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -69,9 +67,8 @@ pub fn is_read(group: &str, kind: &str) -> bool {
 
 /// Whether an object is cluster-scoped; `None` if no decision needs its kind.
 pub(crate) fn is_cluster_wide(group: &str, kind: &str) -> Option<bool> {
-    let claims = CLAIM_KINDS.iter().filter(|_| group == CLAIM_GROUP);
-    if let Some((_, is_wide)) = claims.into_iter().find(|(known, _)| *known == kind) {
-        return Some(*is_wide);
+    if (group, kind) == CLAIM_TEMPLATE {
+        return Some(false);
     }
     is_read(group, kind).then(|| CLUSTER_WIDE.contains(&(group, kind)))
 }

@@ -87,9 +87,18 @@ pub fn claim(pod: ObjectView<'_>, entry: &Value) -> Option<String> {
         (None, Some(made)) => made["resourceClaimName"].as_str().map(str::to_owned),
         (None, None) => {
             let entry = entry["name"].as_str().unwrap_or_default();
-            Some(format!("{}-{entry}", pod.name()))
+            Some(format!("{}{OF_TEMPLATE}{entry}", pod.name()))
         }
     }
+}
+
+/// Separates the pod and the entry in the name of a claim that is yet to be made. No object has such a name.
+const OF_TEMPLATE: char = ':';
+
+/// The pod, with its namespace, and the entry of a claim that is yet to be made from a template.
+#[must_use]
+pub fn template_entry(claim: &str) -> Option<(&str, &str)> {
+    claim.split_once(OF_TEMPLATE)
 }
 
 /// The PersistentVolumeClaims that a pod mounts, by name.

@@ -2,6 +2,7 @@
 
 use crate::charges::least_charge;
 use crate::choose::{cards_for, ranked};
+use crate::claims::devices_for;
 use crate::fit::{cheapest_request, is_within_bounds};
 use crate::gang::{GroupMember, JobView};
 use crate::ranking::best_of_all;
@@ -152,10 +153,13 @@ fn allocate_on(session: &mut Session<'_>, task: usize, node: usize, only_wait: b
     let Some(chosen) = cards_for(session, task, node, &request, only_wait) else {
         return false;
     };
-    if chosen.must_wait {
-        reserve(session, task, node, chosen.cards);
+    let Some(claimed) = devices_for(session, task, node) else {
+        return false;
+    };
+    if chosen.must_wait || claimed.must_wait {
+        reserve(session, task, node, chosen.cards, claimed.devices);
     } else {
-        bind(session, task, node, chosen.cards);
+        bind(session, task, node, chosen.cards, claimed.devices);
     }
     true
 }

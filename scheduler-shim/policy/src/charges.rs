@@ -13,7 +13,7 @@ use crate::snapshot::ClusterSnapshot;
 pub(crate) fn charged(facts: &ClusterSnapshot<'_>, task: usize, card: Bytes) -> ResourceAmounts {
     let task = facts.task(task);
     let mut amounts = task.task.amounts(card);
-    amounts[ResourceKind::Gpu] += task.claimed_cards as f64;
+    amounts[ResourceKind::Gpu] += task.claimed_cards;
     amounts
 }
 
@@ -33,11 +33,9 @@ pub(crate) fn charge_at(
             share: *share,
             devices: 1,
         };
-        let parts = cards
-            .shared
-            .iter()
-            .map(|&card| on_one.count(node_state.size(card)));
-        amounts[ResourceKind::Gpu] = task.claimed_cards as f64 + parts.sum::<f64>();
+        let parts = cards.shared.iter();
+        let parts = parts.map(|&card| on_one.count(node_state.size(card)));
+        amounts[ResourceKind::Gpu] = task.claimed_cards + parts.sum::<f64>();
     }
     amounts
 }
@@ -54,7 +52,7 @@ pub(crate) fn least_charge(facts: &ClusterSnapshot<'_>, tasks: &[usize]) -> Reso
 /// Whether a task wants any part of a card.
 pub(crate) fn wants_cards(facts: &ClusterSnapshot<'_>, task: usize) -> bool {
     let task = facts.task(task);
-    task.claimed_cards > 0 || task.task.wants_cards()
+    task.claimed_cards > 0.0 || task.task.wants_cards()
 }
 
 /// What tasks ask of a queue before a node is chosen; bytes count as parts of the smallest card that fits.

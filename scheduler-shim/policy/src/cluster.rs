@@ -14,6 +14,7 @@ use litemap::LiteMap;
 use crate::amounts::UNLIMITED;
 
 mod affinity;
+mod allocator;
 mod amounts;
 mod devices;
 mod settings;
@@ -22,6 +23,7 @@ pub use affinity::{
     ForeignPod, LabelRequirement, PodAffinityTerm, PreferredTerm, SpreadConstraint,
     WeightedPreference,
 };
+pub use allocator::{DeviceAccount, DeviceAllocation, DeviceAllocator, DeviceGrant};
 pub(crate) use amounts::parts_of;
 pub use devices::{
     ContainerZones, ListedCard, NumaPolicy, NumaScope, NumaZone, ResourceClaim, ZoneAmounts,
@@ -49,6 +51,8 @@ pub struct Cluster {
     pub topologies: Vec<ClusterTopology>,
     /// The claims on devices that pods may name.
     pub claims: Vec<ResourceClaim>,
+    /// Who chooses devices for claims. Without one, devices are only counted by class, as in KAI's scenarios.
+    pub allocator: Option<Arc<dyn DeviceAllocator>>,
     /// The settings of the policy.
     pub settings: PolicySettings,
 }
@@ -73,8 +77,10 @@ pub struct Node {
     pub mig: Option<MigStrategy>,
     /// Its MIG partitions, by resource name.
     pub partitions: BTreeMap<String, i64>,
-    /// Devices for claims, by class; those that are cards are among its cards.
+    /// Devices for claims, by class; those that are cards are among its cards. Only where devices are counted.
     pub devices: BTreeMap<String, i64>,
+    /// Cards that only claims get, and that queues divide like its other cards.
+    pub claimable_cards: i64,
     pub labels: Arc<LabelMap>,
     /// How its kubelet aligns pods with NUMA zones.
     pub numa: NumaPolicy,

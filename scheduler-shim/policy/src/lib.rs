@@ -86,4 +86,4 @@ pub use plan_record::HeldBackJob;
 pub use session::Session;
 pub use step::action::Action;
 pub use step::{Decision, TaskOutcome, step};
-pub use task_placement::TaskPlacement;
+pub use task_placement::{NewAllocation, TaskPlacement};

@@ -102,6 +102,7 @@ mod tests {
         Cluster, Job, Node, PlacementStrategy as Packing, PodSet, SubGroupSet, Task, TaskGpuRequest,
     };
 
+    use crate::claims::ClaimDevices;
     use crate::fit::cheapest_request;
     use crate::session::Session;
     use crate::transitions::{evict, reserve};
@@ -157,7 +158,7 @@ mod tests {
     fn place(session: &mut Session<'_>, task: usize, node: usize) {
         let request = cheapest_request(session, task, node);
         if let Some(chosen) = cards_for(session, task, node, &request, false) {
-            reserve(session, task, node, chosen.cards);
+            reserve(session, task, node, chosen.cards, ClaimDevices::default());
         }
     }
 

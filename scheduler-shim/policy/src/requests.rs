@@ -57,6 +57,9 @@ pub(crate) fn request_on(facts: &ClusterSnapshot<'_>, task: usize, node: usize) 
             });
         }
     }
+    if facts.allocator().is_some() {
+        return request;
+    }
     for &claim in task.claims.iter().flatten() {
         let claim = facts.claim(claim);
         if !claim.claim.is_of_cards {

@@ -12,7 +12,8 @@ use apportion_abi::{Bytes, Share};
 
 use crate::amounts::ResourceAmounts;
 use crate::cluster::{
-    Cluster, ClusterTopology, Job, Node, PolicySettings, Queue, ResourceClaim, Task, TaskGpuRequest,
+    Cluster, ClusterTopology, DeviceAllocator, Job, Node, PolicySettings, Queue, ResourceClaim,
+    Task, TaskGpuRequest,
 };
 use crate::gang::{JobView, PodSetTree};
 use crate::inter_pod_affinity::AffinityTerms;
@@ -51,8 +52,8 @@ pub(crate) struct TaskFacts<'a> {
     pub(crate) wants: ResourceAmounts,
     /// The claims that it names, by index; `None` if one of them does not exist.
     pub(crate) claims: Option<Vec<usize>>,
-    /// How many cards its claims are for.
-    pub(crate) claimed_cards: i64,
+    /// How many cards its claims are for. Shares of cards are parts.
+    pub(crate) claimed_cards: f64,
 }
 
 /// A claim of the session.
@@ -189,8 +190,21 @@ impl<'a> ClusterSnapshot<'a> {
         numbers.get(name).copied()
     }
 
+    /// Who chooses devices for claims; `None` if devices are only counted.
+    pub(crate) fn allocator(&self) -> Option<&'a dyn DeviceAllocator> {
+        self.cluster.allocator.as_deref()
+    }
+
     pub(crate) fn claims(&self) -> &[ClaimFacts<'a>] {
         &self.claims
+    }
+
+    /// A claim by its name.
+    pub(crate) fn find_claim(&self, name: &str) -> Option<usize> {
+        let claims = &self.claims;
+        claims
+            .binary_search_by(|facts| facts.claim.name.as_str().cmp(name))
+            .ok()
     }
 
     pub(crate) fn claim(&self, claim: usize) -> &ClaimFacts<'a> {

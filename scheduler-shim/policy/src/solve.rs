@@ -179,7 +179,7 @@ fn card_demand(session: &Session<'_>, tasks: &[usize]) -> CardDemand {
             } => 0.0,
             cards => cards.count(smallest),
         };
-        let cards = shared_or_whole + task.claimed_cards as f64;
+        let cards = shared_or_whole + task.claimed_cards;
         demand.sum += cards;
         demand.least = demand.least.min(cards);
     }

@@ -19,10 +19,12 @@ use crate::snapshot::ClusterSnapshot;
 use crate::task_state::TaskState;
 use crate::tree::QueueTree;
 use changed_nodes::ChangedNodes;
+use claim_holdings::ClaimHoldings;
 use totals::SessionTotals;
 use undo_log::{Checkpoint, UndoLog};
 
 pub(crate) mod changed_nodes;
+pub(crate) mod claim_holdings;
 mod initial_placement;
 pub(crate) mod totals;
 pub(crate) mod undo_log;
@@ -99,6 +101,11 @@ impl SessionState {
 
     pub(crate) fn queues(&self) -> &QueueTree {
         self.totals.queues()
+    }
+
+    /// Which claims have which devices.
+    pub(crate) fn claim_holdings(&self) -> &ClaimHoldings {
+        self.totals.claim_holdings()
     }
 
     pub(crate) fn affinity_counts(&self) -> &AffinityCounts {

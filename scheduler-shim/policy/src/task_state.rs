@@ -1,5 +1,6 @@
 //! The state of one task: what a session changes, and takes back.
 
+use crate::claims::ClaimDevices;
 use crate::cluster::TaskStatus;
 use crate::node_resources::CardAssignment;
 use crate::numa::ZoneAssignment;
@@ -12,8 +13,12 @@ pub(crate) struct TaskState {
     pub(crate) cards: CardAssignment,
     /// What it takes of its node's NUMA zones.
     pub(crate) zones: ZoneAssignment,
+    /// The devices of its claims.
+    pub(crate) devices: ClaimDevices,
     /// Where it still is while it waits for its new place.
     pub(crate) leaves: Option<(usize, CardAssignment)>,
+    /// The devices that it still has there.
+    pub(crate) leaves_devices: ClaimDevices,
     /// Its status before it was evicted tentatively.
     pub(crate) was: Option<TaskStatus>,
 }

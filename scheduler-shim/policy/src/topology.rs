@@ -182,7 +182,7 @@ fn demand(session: &Session<'_>, tasks: &[usize]) -> TaskDemand {
             } => 0.0,
             cards => {
                 cards.count(session.facts().card_sizes().smallest())
-                    + session.facts().task(task).claimed_cards as f64
+                    + session.facts().task(task).claimed_cards
             }
         };
         with_cards += usize::from(cards > 0.0);

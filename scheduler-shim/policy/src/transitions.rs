@@ -1,5 +1,6 @@
 //! How a task changes its state: it is evicted, bound, or gets a reservation.
 
+use crate::claims::ClaimDevices;
 use crate::cluster::{KaiBehavior, TaskStatus};
 use crate::node_resources::CardAssignment;
 use crate::numa::ZoneAssignment;
@@ -11,13 +12,14 @@ use crate::task_state::TaskState;
 
 /// Evicts a task that runs; one that only waits for its place loses it.
 pub(crate) fn evict(session: &mut Session<'_>, task: usize) {
-    let state = session.state().task(task).clone();
-    let evicted = match (state.status, state.leaves) {
+    let mut state = session.state().task(task).clone();
+    let evicted = match (state.status, state.leaves.take()) {
         (TaskStatus::Pipelined, None) => TaskState::default(),
         (TaskStatus::Pipelined, Some((node, cards))) => TaskState {
             status: TaskStatus::Releasing,
             node: Some(node),
             cards,
+            devices: state.leaves_devices,
             was: Some(TaskStatus::Pipelined),
             ..TaskState::default()
         },
@@ -25,6 +27,7 @@ pub(crate) fn evict(session: &mut Session<'_>, task: usize) {
             status: TaskStatus::Releasing,
             was: Some(was),
             leaves: None,
+            leaves_devices: ClaimDevices::default(),
             ..state
         },
     };
@@ -41,7 +44,13 @@ pub(crate) fn zones_for(session: &Session<'_>, task: usize, node: usize) -> Opti
 }
 
 /// Starts a task on resources that are idle.
-pub(crate) fn bind(session: &mut Session<'_>, task: usize, node: usize, cards: CardAssignment) {
+pub(crate) fn bind(
+    session: &mut Session<'_>,
+    task: usize,
+    node: usize,
+    cards: CardAssignment,
+    devices: ClaimDevices,
+) {
     let zones = zones_for(session, task, node).unwrap_or_default();
     session.set(
         task,
@@ -50,7 +59,9 @@ pub(crate) fn bind(session: &mut Session<'_>, task: usize, node: usize, cards: C
             node: Some(node),
             cards,
             zones,
+            devices,
             leaves: None,
+            leaves_devices: ClaimDevices::default(),
             was: None,
         },
     );
@@ -58,7 +69,13 @@ pub(crate) fn bind(session: &mut Session<'_>, task: usize, node: usize, cards: C
 
 /// Reserves a place for a task. If it is evicted from the same place in this session, it stays
 /// instead.
-pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards: CardAssignment) {
+pub(crate) fn reserve(
+    session: &mut Session<'_>,
+    task: usize,
+    node: usize,
+    cards: CardAssignment,
+    devices: ClaimDevices,
+) {
     let zones = zones_for(session, task, node).unwrap_or_default();
     let state = session.state().task(task);
     let is_leaving = state.status == TaskStatus::Releasing;
@@ -66,6 +83,7 @@ pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards
     let stays = is_leaving
         && node_before == Some(node)
         && state.cards == cards
+        && state.devices == devices
         && (zones.is_empty() || state.zones == zones);
     let state = match state.was {
         Some(status @ (TaskStatus::Running | TaskStatus::Binding)) if stays => TaskState {
@@ -73,7 +91,9 @@ pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards
             node: node_before,
             cards,
             zones: state.zones.clone(),
+            devices: state.devices.clone(),
             leaves: None,
+            leaves_devices: ClaimDevices::default(),
             was: None,
         },
         // It was moved before, and now it is moved back.
@@ -84,8 +104,14 @@ pub(crate) fn reserve(session: &mut Session<'_>, task: usize, node: usize, cards
             zones,
             leaves: node_before
                 .filter(|_| is_leaving)
-                .map(|node_before| (node_before, state.cards.clone())),
+                .map(|place| (place, state.cards.clone())),
+            leaves_devices: if is_leaving {
+                state.devices.clone()
+            } else {
+                ClaimDevices::default()
+            },
             cards,
+            devices,
             was,
         },
     };

@@ -32,6 +32,7 @@ use super::usage_recorder::UsageRecordStore;
 use super::volumes;
 
 mod binding;
+mod claims;
 mod deferred_events;
 mod grouping;
 mod leadership;
@@ -183,6 +184,22 @@ impl ApiWriter {
                     .send(SchedulerEvent::NotBound(pod.clone(), why));
                 return;
             }
+            if let SchedulerEffect::Bind { pod, claims, .. } = &effect
+                && !claims.is_empty()
+            {
+                match Box::pin(writer.reserve_claims(pod, claims)).await {
+                    Ok(versions) => {
+                        let answer = SchedulerEvent::ClaimsReserved(pod.clone(), versions);
+                        let _ = writer.answers.send(answer);
+                    }
+                    Err(why) => {
+                        warn!(pod = pod.full(), why, "Failed to reserve a resource claim");
+                        let answer = SchedulerEvent::NotBound(pod.clone(), why);
+                        let _ = writer.answers.send(answer);
+                        return;
+                    }
+                }
+            }
             if let SchedulerEffect::Group(write) = effect {
                 return writer.write_group(write).await;
             }
@@ -207,6 +224,7 @@ impl ApiWriter {
                 received,
                 zones,
                 joins,
+                claims,
                 ..
             } => {
                 let written = BindingMetadata {
@@ -216,6 +234,9 @@ impl ApiWriter {
                     joins: joins.as_ref(),
                 };
                 let answer = self.bind(&node, pod, written).await;
+                if let SchedulerEvent::NotBound(pod, _) = &answer {
+                    self.release_claims(pod, &claims).await;
+                }
                 self.deferred_events.bound();
                 Some(answer)
             }

@@ -34,6 +34,7 @@ impl ClusterModel {
     /// Decides, and stores the decisions in the model.
     pub(crate) fn decide(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         self.ending.retain(|_, end| end.is_believed(now));
+        self.assumed_claims.keep_pending(&self.pending_binds);
         let mut effects = self.reconcile_all(now);
         effects.extend(self.heartbeats.readiness_changes(now, &self.agents));
         let plan = if self.programs.is_some() && are_stopped(&self.inventory) {
@@ -45,8 +46,12 @@ impl ClusterModel {
         effects.extend(self.found_groups(now, starting));
         self.inventory.drop_cache();
         for unit in plan.units {
+            for start in &unit {
+                self.assumed_claims.assume(start);
+            }
             effects.extend(self.pending_binds.begin(unit));
         }
+        self.assumed_claims.note_sent(&effects);
         for pod in plan.evictions {
             self.ending.insert(pod.uid.clone(), PendingEviction::Asked);
             effects.push(SchedulerEffect::Evict(pod));
@@ -141,6 +146,7 @@ impl ClusterModel {
         let mut start = PendingBind::new(pod, placement.node.clone(), cards, received);
         start.zones.clone_from(&placement.zones);
         start.volumes = self.volumes(&start)?;
+        start.claims = self.claims_for(task, placement, &self.assumed_claims.allocations())?;
         start.joins = self.joins(&start.pod);
         Some(start)
     }

@@ -7,6 +7,7 @@ use apportion_groups::ObjectView;
 use serde_json::Value;
 
 use super::agents::AgentStatus;
+use super::claims::ClaimReservation;
 use super::grouper::{GroupMembership, GroupWrite, WriteSubject};
 use apportion_model::cards::CardShare;
 use apportion_model::pod_zones::ZonesOfPod;
@@ -55,6 +56,8 @@ pub(crate) enum SchedulerEvent {
     Accepted(PodRef, String),
     /// An agent refused a pod.
     Refused(PodRef, String),
+    /// The claims of a pod were reserved for it, and have these versions.
+    ClaimsReserved(PodRef, Vec<(String, u64)>),
     /// A pod was bound.
     Bound(PodRef),
     /// A pod was not bound.
@@ -113,6 +116,8 @@ pub(crate) enum SchedulerEffect {
         zones: ZonesOfPod,
         /// Volumes to bind first.
         volumes: Vec<VolumeBinding>,
+        /// Resource claims to reserve first.
+        claims: Vec<ClaimReservation>,
         /// The group to write on the pod, unless the pod names it already.
         joins: Option<GroupMembership>,
     },

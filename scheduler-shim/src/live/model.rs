@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::agents::{AgentStatus, TrackedAgents};
 use super::back_off::BackOff;
+use super::claims::{self, AssumedClaims};
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::grouper::PodGrouper;
 use super::heartbeats::{self, AgentHeartbeats};
@@ -53,6 +54,8 @@ pub(crate) struct ClusterModel {
     pub(crate) agents: TrackedAgents,
     pub(crate) heartbeats: AgentHeartbeats,
     pub(crate) pending_binds: PendingBinds,
+    /// Allocations of resource claims that the API server does not show yet.
+    pub(crate) assumed_claims: AssumedClaims,
     /// Pods that wait before their next bind.
     pub(crate) back_off: BackOff,
     /// Pods whose eviction was refused; they are not tried again for a while.
@@ -93,6 +96,7 @@ impl ClusterModel {
             agents: TrackedAgents::default(),
             heartbeats: AgentHeartbeats::default(),
             pending_binds: PendingBinds::default(),
+            assumed_claims: AssumedClaims::default(),
             back_off: BackOff::default(),
             eviction_backoff: BackOff::default(),
             spares_all: false,
@@ -111,6 +115,12 @@ impl ClusterModel {
     }
 
     pub(crate) fn apply(&mut self, now: Duration, event: SchedulerEvent) -> Vec<SchedulerEffect> {
+        let effects = self.effects_of(now, event);
+        self.assumed_claims.note_sent(&effects);
+        effects
+    }
+
+    fn effects_of(&mut self, now: Duration, event: SchedulerEvent) -> Vec<SchedulerEffect> {
         match event {
             SchedulerEvent::Applied(json) => self.applied(now, json),
             SchedulerEvent::Gone(json) => self.gone(&json),
@@ -134,6 +144,17 @@ impl ClusterModel {
             }
             SchedulerEvent::Accepted(pod, id) => self.pending_binds.accepted(&pod.uid, id),
             SchedulerEvent::Refused(pod, why) => self.refused(now, pod, why),
+            SchedulerEvent::ClaimsReserved(pod, versions) => {
+                self.assumed_claims.written(&pod, &versions);
+                for (claim, _) in versions {
+                    let shown = self.inventory.find(claims::KIND, &pod.namespace, &claim);
+                    let shown = shown.map(|shown| shown.read_apart().into_owned());
+                    if let Some(shown) = shown {
+                        self.assumed_claims.shown(ObjectView::new(&shown));
+                    }
+                }
+                Vec::new()
+            }
             SchedulerEvent::Bound(pod) => self.bound(&pod),
             SchedulerEvent::NotBound(pod, why) => self.not_bound(now, pod, why),
             SchedulerEvent::Evicted(pod) => {
@@ -198,6 +219,9 @@ impl ClusterModel {
         if object.kind() == heartbeats::KIND {
             self.heartbeats.applied(now, object);
         }
+        if object.kind() == claims::KIND {
+            self.assumed_claims.shown(object);
+        }
         if object.kind() == "Node" {
             self.put_node(json);
         } else {
@@ -239,6 +263,9 @@ impl ClusterModel {
         let object = ObjectView::new(json);
         if object.kind() == heartbeats::KIND {
             self.heartbeats.gone(object.name());
+        }
+        if object.kind() == claims::KIND {
+            self.assumed_claims.gone(object);
         }
         if object.kind() != "Pod" {
             self.inventory.remove(json);
@@ -360,6 +387,7 @@ impl ClusterModel {
     }
 
     fn not_bound(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<SchedulerEffect> {
+        self.assumed_claims.failed(&pod.uid);
         if self.pending_binds.get(&pod.uid).is_none() {
             return Vec::new();
         }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::claims::ClaimReservation;
 use super::event::{PodEventReason, PodRef, SchedulerEffect};
 use super::grouper::GroupMembership;
 use apportion_model::cards::CardShare;
@@ -39,6 +40,8 @@ pub(crate) struct PendingBind {
     pub(crate) zones: ZonesOfPod,
     /// Volumes to bind before the pod.
     pub(crate) volumes: Vec<VolumeBinding>,
+    /// Resource claims to reserve before the pod is bound.
+    pub(crate) claims: Vec<ClaimReservation>,
     /// The group to write on the pod.
     pub(crate) joins: Option<GroupMembership>,
     pub(crate) stage: BindStage,
@@ -65,6 +68,7 @@ impl PendingBind {
             received,
             zones: Vec::new(),
             volumes: Vec::new(),
+            claims: Vec::new(),
             joins: None,
             stage,
             unit: 0,
@@ -326,6 +330,7 @@ impl PendingBinds {
                 received: start.received,
                 zones: start.zones.clone(),
                 volumes: start.volumes.clone(),
+                claims: start.claims.clone(),
                 joins: start.joins.clone(),
             });
         }

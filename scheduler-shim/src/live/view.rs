@@ -20,6 +20,7 @@ use super::event::SchedulerEffect;
 use super::model::ClusterModel;
 use apportion_model::admission::{TAKES_CARDS, TAKES_SHARES};
 use apportion_model::cards::{self, CardInventory, CardShare, add_strangers};
+use apportion_model::claims;
 use apportion_model::numa;
 use apportion_model::object_kinds::GPU_NODE;
 use apportion_model::object_warnings::ObjectWarnings;
@@ -45,8 +46,6 @@ impl ClusterModel {
         if let Some(usage) = &self.usage {
             usage.enter(&mut snapshot.cluster);
         }
-        // No claim gets its devices written here, so a pod with a claim would wait on its node for ever.
-        snapshot.cluster.settings.allows_claims = false;
         for node in &mut snapshot.cluster.nodes {
             self.mark(now, node);
         }
@@ -65,6 +64,9 @@ impl ClusterModel {
                 job.is_preemptible = false;
             }
         }
+        // Who uses which claim follows from the pods, pending binds included.
+        let assumed = self.assumed_claims.allocations();
+        claims::enter(&self.inventory, &mut snapshot.cluster, &assumed);
         numa::charge(&self.inventory, &mut snapshot.cluster);
         for (node, agent) in self.agents.all() {
             let strangers = self.strangers(node, &agent.status);

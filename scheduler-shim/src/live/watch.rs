@@ -212,7 +212,11 @@ async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
         .flat_map(discovery::ApiGroup::resources_by_stability);
     let wanted = resources.filter(|(resource, capabilities)| {
         let is_listed = object_kinds::is_read(&resource.group, &resource.kind);
-        is_listed && capabilities.supports_operation(discovery::verbs::WATCH)
+        // Devices are allocated by the rules of this version, and beta versions have other fields.
+        let is_claim = resource.group == object_kinds::CLAIM_GROUP;
+        is_listed
+            && (!is_claim || resource.version == "v1")
+            && capabilities.supports_operation(discovery::verbs::WATCH)
     });
     Ok(wanted.map(|(resource, _)| resource).collect())
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 mod choices;
 mod gangs;
@@ -40,6 +40,10 @@ fn json(names: &[&str], options: &[&str]) -> Value {
 }
 
 /// The texts of one field of all entries.
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 fn field<'a>(list: &'a Value, name: &str) -> Vec<&'a str> {
     let entries = list.as_array().unwrap().iter();
     entries.map(|entry| entry[name].as_str().unwrap()).collect()
@@ -408,12 +412,97 @@ fn claims_get_the_devices_of_a_node_and_are_charged() {
     assert_eq!(field(waiting, "pod"), ["default/c", "default/stranger"]);
     let why = field(waiting, "message");
     assert!(
-        why[0].contains("claimed 1 of gpu.nvidia.com; 0 free"),
+        why[0].contains(
+            "claim default/c:gpu, request gpu: wants 1 device of class gpu.nvidia.com, 0 free (2 in use)"
+        ),
         "{why:?}"
     );
     assert!(
         why[1].contains("default/shared is for another queue"),
         "{why:?}"
     );
-    assert_eq!(report["queues"][0]["resources"][0]["allocated"], 2.0);
+    let gpus = &report["queues"][0]["resources"][0];
+    assert_eq!(
+        (&gpus["allocated"], &gpus["fair_share"]),
+        (&json!(2.0), &json!(2.0))
+    );
+    let devices = &report["decisions"][1]["devices"];
+    assert_eq!(*devices, json!(["gpu.nvidia.com/dra/gpu-1"]));
+}
+
+/// What claims get of two cards whose memory they share, and why the others wait.
+#[test]
+fn claims_share_devices_by_capacity_and_each_reason_is_true() {
+    let report = json(&["claim-shares.yaml"], &[]);
+    let decisions: Vec<(String, String)> = report["decisions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (text(&one["pod"]), text(&one["devices"][0])))
+        .collect();
+    let expected = [
+        ("default/a-20", "gpu.apportion.dev/n1/gpu-0"),
+        ("default/b-20", "gpu.apportion.dev/n1/gpu-0"),
+        ("default/c-30", "gpu.apportion.dev/n1/gpu-1"),
+        ("default/two-cards", "gpu.apportion.dev/n1/gpu-0"),
+    ];
+    let expected = expected.map(|(pod, device)| (pod.to_owned(), device.to_owned()));
+    assert_eq!(decisions, expected);
+    let waiting = report["waiting"].as_array().unwrap().iter();
+    let waiting: Vec<(String, String)> = waiting
+        .map(|one| (text(&one["pod"]), text(&one["message"])))
+        .collect();
+    let reasons = [
+        (
+            "default/d-30",
+            "wants 1 device of class gpu.apportion.dev, 0 free (2 with too little capacity left)",
+        ),
+        (
+            "default/large",
+            "wants 1 device of class gpu.apportion.dev, 0 free (2 with too little capacity left)",
+        ),
+        (
+            "default/no-class",
+            "there is no device class nobody.example.com",
+        ),
+        (
+            "default/other-model",
+            "wants 1 device of class gpu.apportion.dev, 0 free (2 not selected)",
+        ),
+        (
+            "default/same-card",
+            "no free devices serve all requests together under its constraints",
+        ),
+        (
+            "default/unmade",
+            "the claim for gpu of pod default/unmade is yet to be created from its template",
+        ),
+    ];
+    assert_eq!(waiting.len(), reasons.len(), "{waiting:?}");
+    for ((pod, message), (expected, reason)) in waiting.iter().zip(reasons) {
+        assert_eq!(pod, expected);
+        assert!(message.contains(reason), "{message}");
+    }
+    // Shares count as parts of cards: two of 20 GiB, one of 30 GiB and two of 1 GiB, of 45 GiB each.
+    let gpus = report["queues"][0]["resources"][0]["allocated"]
+        .as_f64()
+        .unwrap();
+    assert!((gpus - 72.0 / 45.0).abs() < 1e-4, "{gpus}");
+}
+
+/// GPUs through claims count in the quotas: a queue below its quota gets them back, with the devices.
+#[test]
+fn a_queue_below_its_quota_reclaims_a_claimed_card() {
+    let report = json(&["claim-reclaim.yaml"], &[]);
+    let decisions = report["decisions"].as_array().unwrap();
+    let said: Vec<(String, String)> = (decisions.iter())
+        .map(|one| (text(&one["decision"]), text(&one["pod"])))
+        .collect();
+    let expected = [("evict", "default/two"), ("reserve", "default/wants")];
+    let expected = expected.map(|(deed, pod)| (deed.to_owned(), pod.to_owned()));
+    assert_eq!(said, expected);
+    assert_eq!(
+        decisions[1]["devices"],
+        json!(["gpu.apportion.dev/n1/gpu-1"])
+    );
 }

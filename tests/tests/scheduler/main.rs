@@ -3,6 +3,7 @@
 
 mod adopting;
 mod anything;
+mod claims;
 mod cluster;
 mod crashes;
 mod gangs;

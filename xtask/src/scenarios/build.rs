@@ -37,6 +37,7 @@ pub(crate) fn cluster(scenario: &format::Scenario) -> Result<Cluster> {
                 levels: topology.levels.clone(),
             })
             .collect(),
+        allocator: None,
         claims: scenario.dra.claims.iter().map(claim).collect(),
         settings: settings(&scenario.settings),
     })
@@ -161,6 +162,7 @@ fn node(node: &format::ScenarioNode, dra: &format::ScenarioDra) -> Node {
         },
         partitions: node.mig_instances.clone(),
         devices: devices(&node.name, dra),
+        claimable_cards: 0,
         labels: Arc::new(node.labels.clone().into_iter().collect()),
         numa: match node.numa.as_ref().map(|numa| numa.policy.as_str()) {
             Some("SingleNUMANode") => NumaPolicy::SingleNode,
@@ -216,6 +218,7 @@ fn claim(claim: &format::ScenarioClaim) -> ResourceClaim {
             .and_then(|results| results.first().cloned())
             .map(|result| result.pool),
         consumers: status.reserved_for.len(),
+        ..ResourceClaim::default()
     }
 }
 

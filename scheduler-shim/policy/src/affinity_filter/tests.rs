@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::claims::ClaimDevices;
 use crate::cluster::{
     Cluster, ForeignPod, Job, LabelMap, LabelRequirement, Node, PodAffinityTerm, PodSet,
     SpreadConstraint, SubGroupSet, Task,
@@ -263,8 +264,8 @@ proptest! {
             let (task, node) = (task % tasks, node % nodes);
             let start = session.state().mark();
             match change {
-                0 => bind(&mut session, task, node, CardAssignment::default()),
-                1 => reserve(&mut session, task, node, CardAssignment::default()),
+                0 => bind(&mut session, task, node, CardAssignment::default(), ClaimDevices::default()),
+                1 => reserve(&mut session, task, node, CardAssignment::default(), ClaimDevices::default()),
                 _ if session.state().task(task).node.is_some() => evict(&mut session, task),
                 _ => {}
             }

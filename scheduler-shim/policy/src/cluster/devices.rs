@@ -3,7 +3,7 @@
 
 use apportion_abi::Bytes;
 
-use super::Node;
+use super::{DeviceGrant, Node};
 
 /// A card of a node, known by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -179,4 +179,12 @@ pub struct ResourceClaim {
     pub node: Option<String>,
     /// How many pods it is reserved for.
     pub consumers: usize,
+    /// How many cards a pod that names it is charged for, where devices are allocated: a share of a card is a part.
+    pub charge: f64,
+    /// Its devices, once they are allocated.
+    pub allocation: Option<DeviceGrant>,
+    /// Whether it keeps its devices whatever happens to the pods of this cluster: others use it, or it is to keep them.
+    pub is_kept: bool,
+    /// Why no pod can use it, if so.
+    pub defect: Option<String>,
 }

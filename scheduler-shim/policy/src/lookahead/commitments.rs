@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::actions::allocate;
 use crate::card_naming::CardNaming;
-use crate::cluster::{Cluster, Task, TaskStatus};
+use crate::cluster::{Cluster, DeviceGrant, Task, TaskStatus};
 use crate::job_state::has_too_few;
 use crate::plan_record::{EvictionCommitment, ExcludedJobs};
 use crate::session::Session;
@@ -183,6 +183,7 @@ pub(super) fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
                 (Some(placement.node), placement.cards, placement.zones);
         }
     }
+    give_claims(session, &mut next);
     // Most clusters have no zones, so there is nothing to look up.
     zone_changes.retain(|(_, zones, _)| !zones.is_empty());
     for (node, zones, count) in zone_changes {
@@ -194,4 +195,25 @@ pub(super) fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
             .for_each(|node| node.add_to_zones(&zones, count));
     }
     next
+}
+
+/// Gives the claims of bound tasks their devices. What nobody has any more counts as free without further ado.
+fn give_claims(session: &Session<'_>, next: &mut Cluster) {
+    let facts = session.facts();
+    if facts.allocator().is_none() {
+        return;
+    }
+    let tasks = 0..facts.tasks().len();
+    let bound = tasks
+        .map(|task| session.state().task(task))
+        .filter(|state| state.status == TaskStatus::Binding);
+    let given: BTreeMap<&str, &DeviceGrant> = bound
+        .flat_map(|state| &state.devices.0)
+        .map(|(claim, grant)| (facts.claim(*claim).claim.name.as_str(), grant))
+        .collect();
+    for claim in &mut next.claims {
+        if let Some(grant) = given.get(claim.name.as_str()) {
+            claim.allocation = Some(Arc::clone(grant));
+        }
+    }
 }

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::capacity_bound::{CapacityBound, free_capacity};
 use crate::choose::{cards_for, ranked};
+use crate::claims::ClaimDevices;
 use crate::cluster::{
     Job, LabelMap, LabelRequirement, ListedCard, Node, NumaPolicy, NumaZone, PodAffinityTerm,
     PodSet, Queue, Quota, SpreadConstraint, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
@@ -254,10 +255,11 @@ fn place(session: &mut Session<'_>, task: usize, node: usize, only_wait: bool) {
     let Some(chosen) = cards_for(session, task, node, &request, only_wait) else {
         return;
     };
+    let nothing = ClaimDevices::default();
     if chosen.must_wait {
-        reserve(session, task, node, chosen.cards);
+        reserve(session, task, node, chosen.cards, nothing);
     } else {
-        bind(session, task, node, chosen.cards);
+        bind(session, task, node, chosen.cards, nothing);
     }
 }
 

@@ -60,6 +60,8 @@ struct NumberedLists<'a> {
     jobs: Vec<JobFacts<'a>>,
     tasks: Vec<TaskFacts<'a>>,
     claims: Vec<ClaimFacts<'a>>,
+    /// Whether devices are allocated, and not only counted.
+    allocates: bool,
 }
 
 impl<'a> NumberedLists<'a> {
@@ -70,12 +72,14 @@ impl<'a> NumberedLists<'a> {
             jobs: Vec::with_capacity(jobs),
             tasks: Vec::with_capacity(tasks),
             claims: Vec::with_capacity(cluster.claims.len()),
+            allocates: cluster.allocator.is_some(),
         };
         let mut claims: Vec<&ResourceClaim> = cluster.claims.iter().collect();
         claims.sort_by(|left, right| left.name.cmp(&right.name));
         let mut last_key = 0;
         for claim in claims {
-            let node = claim.node.as_ref().and_then(|name| find_node(nodes, name));
+            let node = claim.node.as_ref().filter(|_| !lists.allocates);
+            let node = node.and_then(|name| find_node(nodes, name));
             let given = node.map(|node| lists.given_devices(claim, nodes, node, &mut last_key));
             lists.claims.push(ClaimFacts {
                 claim,
@@ -157,9 +161,16 @@ impl<'a> NumberedLists<'a> {
         let claimed_cards = (claims.iter().flatten())
             .map(|&claim| self.claims[claim].claim)
             .filter(|claim| claim.is_of_cards)
-            .fold(0, |sum: i64, claim| sum.saturating_add(claim.devices));
+            .fold(0.0, |sum, claim| {
+                let counted = if self.allocates {
+                    claim.charge
+                } else {
+                    claim.devices as f64
+                };
+                sum + counted
+            });
         let mut wants = task.amounts(card_sizes.smallest_for(task));
-        wants[ResourceKind::Gpu] += claimed_cards as f64;
+        wants[ResourceKind::Gpu] += claimed_cards;
         for &claim in claims.iter().flatten() {
             self.claims[claim].users.push(self.tasks.len());
         }
@@ -229,7 +240,7 @@ fn capacity(node: &Node) -> ResourceAmounts {
         .iter()
         .map(|(profile, count)| parts_of(profile) * *count as f64)
         .sum();
-    let cards = node.card_count() as f64 + partitions;
+    let cards = node.card_count().saturating_add(node.claimable_cards) as f64 + partitions;
     ResourceAmounts::new(node.cpu_millis as f64, node.memory as f64, cards)
 }
 

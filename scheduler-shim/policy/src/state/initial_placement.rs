@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::claims::ClaimDevices;
 use crate::cluster::{TaskGpuRequest, TaskStatus};
 use crate::node_resources::{CardAssignment, CardKey, CardShareRequest, SharedCard};
 use crate::requests::request_on;
@@ -35,6 +36,7 @@ pub(super) fn add_all(facts: &ClusterSnapshot<'_>, state: &mut SessionState) {
         let mut placed = std::mem::take(&mut state.tasks[task]);
         if let Some(node) = placed.node {
             placed.cards = cards_on(facts, state, &keys, task, node);
+            placed.devices = devices_of(facts, task);
             let zones = &mut state.totals.node_mut(node).zones;
             let held = facts.task(task).task.zones.iter();
             placed.zones = held
@@ -223,4 +225,17 @@ fn add_request(facts: &ClusterSnapshot<'_>, state: &mut SessionState, task: usiz
     if let Some(queue) = facts.job(task_facts.job).payer {
         state.totals.queues_mut().request(queue, amounts);
     }
+}
+
+/// The devices that the claims of a task have.
+fn devices_of(facts: &ClusterSnapshot<'_>, task: usize) -> ClaimDevices {
+    if facts.allocator().is_none() {
+        return ClaimDevices::default();
+    }
+    let claims = facts.task(task).claims.iter().flatten();
+    let devices = claims.filter_map(|&claim| {
+        let grant = facts.claim(claim).claim.allocation.clone()?;
+        Some((claim, grant))
+    });
+    ClaimDevices(devices.collect())
 }

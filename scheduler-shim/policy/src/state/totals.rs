@@ -15,6 +15,7 @@ use crate::numa::NumaZones;
 use crate::requests::request_on;
 use crate::snapshot::ClusterSnapshot;
 use crate::state::changed_nodes::ChangedNodes;
+use crate::state::claim_holdings::ClaimHoldings;
 use crate::task_state::TaskState;
 use crate::tree::QueueTree;
 
@@ -24,6 +25,7 @@ pub(crate) struct SessionTotals {
     nodes: Vec<NodeState>,
     queues: QueueTree,
     affinity: AffinityCounts,
+    claim_holdings: ClaimHoldings,
     changed_nodes: ChangedNodes,
 }
 
@@ -39,6 +41,7 @@ impl SessionTotals {
                 .collect(),
             queues,
             affinity: AffinityCounts::of(facts.affinity_terms()),
+            claim_holdings: ClaimHoldings::of(facts),
             changed_nodes: ChangedNodes::none_of(facts.nodes().len()),
         }
     }
@@ -53,6 +56,10 @@ impl SessionTotals {
 
     pub(crate) fn affinity(&self) -> &AffinityCounts {
         &self.affinity
+    }
+
+    pub(super) fn claim_holdings(&self) -> &ClaimHoldings {
+        &self.claim_holdings
     }
 
     pub(super) fn changed_nodes(&self) -> &ChangedNodes {
@@ -89,6 +96,8 @@ impl SessionTotals {
             let terms = facts.affinity_terms();
             self.affinity.record(terms, task, presence, count > 0);
         }
+        self.claim_holdings
+            .update(&state.leaves_devices, true, count);
         // A task that waits for its new place still holds the old one.
         if let Some((node, cards)) = &state.leaves {
             let request = request_on(facts, task, *node);
@@ -103,6 +112,8 @@ impl SessionTotals {
             TaskStatus::Pipelined => HoldState::Reserved,
             _ => HoldState::Held,
         };
+        let leaves = hold == HoldState::Releasing;
+        self.claim_holdings.update(&state.devices, leaves, count);
         let request = request_on(facts, task, node);
         let node_state = &mut self.nodes[node];
         node_state.update_used(&request, &state.cards, hold, count);

@@ -116,6 +116,7 @@ fn one_card_is_bound_where_it_leaves_the_smallest_hole() {
         node: "b".to_owned(),
         cards: vec!["b0".to_owned()],
         zones: Vec::new(),
+        claims: Vec::new(),
     };
     let bind = Decision::Bind {
         job: "new".to_owned(),
