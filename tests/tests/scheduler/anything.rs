@@ -64,7 +64,7 @@ impl ChaosRun {
         let witness = Arc::new(Mutex::new(InvariantChecker::default()));
         tokio::spawn(watches::pods(requests.clone(), witness.clone()));
         for (node, socket) in &sockets {
-            tokio::spawn(watches::book(node, socket.clone(), witness.clone()));
+            tokio::spawn(watches::ledger(node, socket.clone(), witness.clone()));
         }
         Self {
             steps,
