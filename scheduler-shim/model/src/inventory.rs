@@ -10,7 +10,7 @@ use apportion_groups::{ObjectStore, ObjectView, TABLE};
 use serde_json::{Value, json};
 
 use super::change_counters::ChangeCounters;
-use super::claims::ClaimStore;
+use super::claim_store::ClaimStore;
 use super::object_kinds::is_cluster_wide;
 use super::object_warnings::{ObjectWarnings, called};
 use super::parsed_objects::{ParsedNode, ParsedPod, ParsedPodGroup};

@@ -8,6 +8,7 @@ pub mod admission;
 pub mod cached_group;
 pub mod cards;
 pub mod change_counters;
+pub mod claim_store;
 pub mod claims;
 pub mod clock;
 pub mod config_maps;

@@ -10,8 +10,8 @@ use apportion_claims::objects::{AllocationResult, ResourceClaim};
 use apportion_claims::{DeviceInventory, DeviceUsage, NodeView};
 use apportion_policy::cluster::{DeviceAccount, DeviceAllocation, DeviceAllocator, DeviceGrant};
 
-use super::KnownClaim;
 use super::share_ids::ShareIds;
+use crate::claim_store::KnownClaim;
 
 /// The labels of a node.
 type NodeLabels = BTreeMap<String, String>;
