@@ -137,7 +137,9 @@ fn serve(
         .add_service(BetaPluginServer::new(plugin.clone()));
     let calls = ServedSocket::serve(who.endpoint.clone(), calls)?;
     // The kubelet connects as soon as it sees this socket, so it comes last.
-    let name = format!("{DRA_DRIVER}-reg.sock");
+    // The kubelet's gRPC client sends the socket's path, escaped, as the HTTP/2 authority. Our server takes escaped
+    // characters only before an `@`, as the name of a user.
+    let name = format!("{DRA_DRIVER}-reg@localhost.sock");
     let registry = Server::builder().add_service(RegistrationServer::new(who.clone()));
     let registry = ServedSocket::serve(dir.join(REGISTRY).join(name), registry)?;
     Ok((calls, registry))

@@ -1,6 +1,6 @@
 //! The kubelet's side of dynamic resource allocation: it finds the driver's socket, asks who it is, and prepares claims.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use apportion_proto::channel;
 use apportion_proto::dra::dra_plugin_client::DraPluginClient;
@@ -11,10 +11,9 @@ use apportion_proto::dra_beta;
 use apportion_proto::pluginregistration::registration_client::RegistrationClient;
 use apportion_proto::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus};
 use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::FakeKubelet;
-
-const DRIVER: &str = "gpu.apportion.dev";
 
 fn claim(uid: &str, name: &str) -> Claim {
     Claim {
@@ -30,11 +29,15 @@ impl FakeKubelet {
     /// # Errors
     /// If there is none yet.
     pub async fn register_driver(&self) -> Result<PluginInfo, Status> {
-        let socket = self
-            .dir()
-            .join(format!("plugins_registry/{DRIVER}-reg.sock"));
         let absent = |_| Status::unavailable("no driver is registered");
-        let mut client = RegistrationClient::new(channel(&socket).await.map_err(absent)?);
+        let registry = self.dir().join("plugins_registry");
+        let sockets = std::fs::read_dir(registry).map_err(absent)?.flatten();
+        let socket = sockets
+            .map(|entry| entry.path())
+            .find(|path| path.extension().is_some_and(|kind| kind == "sock"));
+        let socket = socket.ok_or_else(|| Status::unavailable("no driver is registered"))?;
+        let dialed = dial(&socket).await.map_err(Status::unavailable)?;
+        let mut client = RegistrationClient::new(dialed);
         let info = client.get_info(InfoRequest {}).await?.into_inner();
         let status = RegistrationStatus {
             plugin_registered: true,
@@ -128,7 +131,18 @@ impl FakeKubelet {
     }
 }
 
-async fn connected(endpoint: String) -> Result<tonic::transport::Channel, String> {
+/// Connects as the kubelet does to a registration socket: its gRPC client sends the path, escaped, as the authority.
+async fn dial(socket: &Path) -> Result<Channel, String> {
+    let path = socket.display().to_string();
+    let authority = path.replace('/', "%2F");
+    let origin = format!("http://{authority}").parse();
+    let origin = origin.map_err(|error| format!("{authority}: {error}"))?;
+    let endpoint = Endpoint::try_from(format!("unix:{path}")).map_err(|error| error.to_string())?;
+    let connected = endpoint.origin(origin).connect().await;
+    connected.map_err(|error| error.to_string())
+}
+
+async fn connected(endpoint: String) -> Result<Channel, String> {
     channel(&PathBuf::from(endpoint))
         .await
         .map_err(|error| error.to_string())
