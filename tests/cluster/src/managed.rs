@@ -17,8 +17,10 @@ use crate::image;
 use crate::nvidia::{self, InstalledDriver};
 use crate::wait::eventually;
 
+mod claims;
 mod pod;
 
+pub use claims::{DEVICE_CLASS, by_claim, device_class, template};
 pub use pod::ManagedPod;
 
 /// A binary mebibyte.

@@ -1,21 +1,38 @@
-//! How much longer a container with a share takes to start: pods with and without one alternate, from the API server's
-//! answer to the container's first command, by the node's clock.
+//! How much longer a container with a share takes to start: pods with a share by annotation, with a share by a resource
+//! claim, and without one alternate, from the API server's answer to the container's first command, by the node's clock.
 //!
 //! It only measures, because a slow run on a busy machine is no bug:
 //! `cargo xtask cluster test --release --suite creation -- --ignored --nocapture`.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use apportion_cluster::managed::ManagedNode;
+use apportion_cluster::managed::{ManagedNode, by_claim, device_class, template};
 use serde_json::json;
 
 /// The number of pods of each kind.
 const ROUNDS: usize = 15;
 
+/// How a pod gets its share.
+#[derive(Clone, Copy, Debug)]
+enum ShareSource {
+    Annotation,
+    Claim,
+    Nothing,
+}
+
+const SOURCES: [ShareSource; 3] = [
+    ShareSource::Annotation,
+    ShareSource::Claim,
+    ShareSource::Nothing,
+];
+const TEMPLATE: &str = "creation";
+
 /// The time until a new pod's container runs its first command.
-fn creation(node: &ManagedNode, name: &str, has_share: bool) -> Duration {
-    let pod = node.pod(name, "echo now $(date +%s%N)", |pod| {
-        if !has_share {
+fn creation(node: &ManagedNode, name: &str, source: ShareSource) -> Duration {
+    let pod = node.pod(name, "echo now $(date +%s%N)", |pod| match source {
+        ShareSource::Annotation => {}
+        ShareSource::Claim => by_claim(pod, TEMPLATE),
+        ShareSource::Nothing => {
             pod["spec"]["containers"][0]["resources"] = json!({});
             pod["metadata"]["annotations"] = json!({});
         }
@@ -38,21 +55,29 @@ fn spread(mut times: Vec<Duration>) -> (Duration, Duration, Duration) {
 #[test]
 #[ignore = "it measures: the first lines of this file say how"]
 fn measures_the_creation_of_containers_with_and_without_a_share() {
-    let node = ManagedNode::with(&[]);
-    let (mut with, mut without) = (Vec::new(), Vec::new());
+    let node = ManagedNode::with(&["--dra", "on"]);
+    for object in [device_class(None), template(TEMPLATE, Some("2000Mi"), None)] {
+        node.cluster
+            .apply(&object)
+            .expect("the API server takes it");
+    }
+    let mut times = SOURCES.map(|_| Vec::new());
     for round in 0..ROUNDS {
-        with.push(creation(&node, &format!("with-{round}"), true));
-        without.push(creation(&node, &format!("without-{round}"), false));
+        for (source, times) in SOURCES.iter().zip(&mut times) {
+            let name = format!("{source:?}-{round}").to_lowercase();
+            times.push(creation(&node, &name, *source));
+        }
     }
-    let (with, without) = (spread(with), spread(without));
-    for (name, (low, middle, high)) in [("with", with), ("without", without)] {
-        println!(
-            "{name:<8} a share: {middle:>7.0?} (p10 {low:.0?}, p90 {high:.0?}), {ROUNDS} pods"
-        );
+    let spreads = times.map(spread);
+    for (source, (low, middle, high)) in SOURCES.iter().zip(spreads) {
+        let name = format!("{source:?}");
+        println!("{name:<10} {middle:>7.0?} (p10 {low:.0?}, p90 {high:.0?}), {ROUNDS} pods");
     }
-    let ratio = with.1.as_secs_f64() / without.1.as_secs_f64();
-    println!(
-        "ratio {ratio:.2}, {:.0?} more",
-        with.1.saturating_sub(without.1)
-    );
+    let [annotation, claim, nothing] = spreads.map(|(_, middle, _)| middle);
+    for (name, middle) in [("annotation", annotation), ("claim", claim)] {
+        let ratio = middle.as_secs_f64() / nothing.as_secs_f64();
+        let more = middle.saturating_sub(nothing);
+        println!("{name}: ratio {ratio:.2}, {more:.0?} more");
+    }
+    let _ = node.kubectl(&["delete", "resourceclaimtemplate", TEMPLATE]);
 }

@@ -9,7 +9,9 @@ mod rows;
 use std::process::Command;
 use std::time::Duration;
 
-use apportion_cluster::managed::{LIMIT, MIB, ManagedNode, ManagedPod};
+use apportion_cluster::managed::{
+    LIMIT, MIB, ManagedNode, ManagedPod, by_claim, device_class, template,
+};
 use apportion_cluster::{eventually, image};
 use serde_json::json;
 
@@ -53,12 +55,25 @@ fn is(node: &ManagedNode, pod: &ManagedPod, state: &str) -> bool {
     node.metric("apportion_container_enforcement_state", &labels) == Some(1.0)
 }
 
-fn attack(node: &ManagedNode, row: &AttackCase) {
+/// How the attackers get their shares.
+#[derive(Clone, Copy)]
+enum ShareSource {
+    Annotation,
+    /// By claims of a template of this name.
+    Claim(&'static str),
+}
+
+fn attack(node: &ManagedNode, row: &AttackCase, source: ShareSource) {
     let mut took = Vec::new();
     // What the agent does late, it does late each time; a machine that does much else delays it now and then.
     while took.len() < TRIES {
         let name = format!("{}-{}", row.name, took.len());
-        let pod = node.pod(&name, row.script, row.change);
+        let pod = node.pod(&name, row.script, |pod| {
+            (row.change)(pod);
+            if let ShareSource::Claim(template) = source {
+                by_claim(pod, template);
+            }
+        });
         match row.outcome {
             AttackOutcome::Held => held(node, &pod),
             AttackOutcome::Within => within(node, &pod),
@@ -165,7 +180,7 @@ fn no_attack_raises_a_limit_and_who_goes_around_the_library_is_told_of_at_once()
     let node = ManagedNode::with(OPTIONS);
     let neighbour = neighbour(&node);
     for row in ROWS {
-        attack(&node, row);
+        attack(&node, row, ShareSource::Annotation);
     }
     assert!(is(&node, &neighbour, "attached"));
     assert!(used(&node, &neighbour) >= (1234 * MIB) as f64);
@@ -176,6 +191,27 @@ fn no_attack_raises_a_limit_and_who_goes_around_the_library_is_told_of_at_once()
     // Nothing that a tenant could edit has been left in its namespace.
     let kept = node.kubectl(&["get", "configmaps,secrets", "-o", "name"]);
     assert_eq!(kept.trim(), "configmap/kube-root-ca.crt");
+}
+
+/// The same attacks by pods whose shares come from resource claims, placed by kube-scheduler.
+#[test]
+fn no_attack_raises_the_limit_of_a_claim() {
+    const TEMPLATE: &str = "attacker";
+    let options = [OPTIONS, &["--dra", "on"]].concat();
+    let node = ManagedNode::with(&options);
+    let memory = format!("{}Mi", LIMIT / MIB);
+    for object in [device_class(None), template(TEMPLATE, Some(&memory), None)] {
+        node.cluster
+            .apply(&object)
+            .expect("the API server takes it");
+    }
+    let neighbour = neighbour(&node);
+    for row in ROWS {
+        attack(&node, row, ShareSource::Claim(TEMPLATE));
+    }
+    assert!(is(&node, &neighbour, "attached"));
+    assert!(used(&node, &neighbour) >= (1234 * MIB) as f64);
+    let _ = node.kubectl(&["delete", "resourceclaimtemplate", TEMPLATE]);
 }
 
 /// A pod without a slot that would reach a card all the same.
