@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use crate::claim_devices::ClaimDevices;
 use crate::cluster::DeviceGrant;
 use crate::session::Session;
 
@@ -36,20 +37,6 @@ pub enum ClaimRefusal {
     OutOfReach(String),
     /// The allocator found no devices, and says why.
     NotAllocated(String),
-}
-
-/// The devices of a task's claims, by the number of the claim.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ClaimDevices(pub(crate) Vec<(usize, DeviceGrant)>);
-
-impl PartialEq for ClaimDevices {
-    fn eq(&self, other: &Self) -> bool {
-        let mut pairs = self.0.iter().zip(&other.0);
-        self.0.len() == other.0.len()
-            && pairs.all(|((one, left), (two, right))| {
-                one == two && (Arc::ptr_eq(left, right) || left.is_like(&**right))
-            })
-    }
 }
 
 /// The devices for a task on a node, and whether others must give them up first.

@@ -43,6 +43,7 @@ mod card_naming;
 mod card_placement;
 mod charges;
 mod choose;
+mod claim_devices;
 mod claims;
 mod entitlement;
 mod evict_order;

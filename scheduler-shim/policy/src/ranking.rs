@@ -102,7 +102,7 @@ mod tests {
         Cluster, Job, Node, PlacementStrategy as Packing, PodSet, SubGroupSet, Task, TaskGpuRequest,
     };
 
-    use crate::claims::ClaimDevices;
+    use crate::claim_devices::ClaimDevices;
     use crate::fit::cheapest_request;
     use crate::session::Session;
     use crate::transitions::{evict, reserve};

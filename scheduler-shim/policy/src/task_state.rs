@@ -1,6 +1,6 @@
 //! The state of one task: what a session changes, and takes back.
 
-use crate::claims::ClaimDevices;
+use crate::claim_devices::ClaimDevices;
 use crate::cluster::TaskStatus;
 use crate::node_resources::CardAssignment;
 use crate::numa::ZoneAssignment;

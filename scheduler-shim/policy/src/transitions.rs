@@ -1,6 +1,6 @@
 //! How a task changes its state: it is evicted, bound, or gets a reservation.
 
-use crate::claims::ClaimDevices;
+use crate::claim_devices::ClaimDevices;
 use crate::cluster::{KaiBehavior, TaskStatus};
 use crate::node_resources::CardAssignment;
 use crate::numa::ZoneAssignment;

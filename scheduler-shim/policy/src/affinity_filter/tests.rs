@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::claims::ClaimDevices;
+use crate::claim_devices::ClaimDevices;
 use crate::cluster::{
     Cluster, ForeignPod, Job, LabelMap, LabelRequirement, Node, PodAffinityTerm, PodSet,
     SpreadConstraint, SubGroupSet, Task,

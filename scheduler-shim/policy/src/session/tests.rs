@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::capacity_bound::{CapacityBound, free_capacity};
 use crate::choose::{cards_for, ranked};
-use crate::claims::ClaimDevices;
+use crate::claim_devices::ClaimDevices;
 use crate::cluster::{
     Job, LabelMap, LabelRequirement, ListedCard, Node, NumaPolicy, NumaZone, PodAffinityTerm,
     PodSet, Queue, Quota, SpreadConstraint, SubGroupSet, Task, TaskGpuRequest, TaskStatus,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::claims::ClaimDevices;
+use crate::claim_devices::ClaimDevices;
 use crate::cluster::{DeviceAccount, DeviceGrant};
 use crate::snapshot::ClusterSnapshot;
 use crate::task_state::TaskState;

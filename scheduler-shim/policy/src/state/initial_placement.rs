@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::claims::ClaimDevices;
+use crate::claim_devices::ClaimDevices;
 use crate::cluster::{TaskGpuRequest, TaskStatus};
 use crate::node_resources::{CardAssignment, CardKey, CardShareRequest, SharedCard};
 use crate::requests::request_on;
