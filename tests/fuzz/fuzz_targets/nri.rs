@@ -13,6 +13,7 @@ fn grants() -> Grants {
         container: Some("main".to_owned()),
         account: "4d-1".to_owned(),
         env: vec![("APPORTION_GRANT".to_owned(), "4d-1".to_owned())],
+        is_limited: true,
     };
     Grants::from([("4d-1".to_owned(), granted)])
 }
