@@ -16,11 +16,13 @@ impl AgentState {
         if !self.limits.is_started() {
             return;
         }
-        let all = self.ledger.allocations().into_iter();
-        let of_pods: HashSet<&AllocationId> = all.filter(is_of_pod).map(|of| &of.id).collect();
-        let members = self.members.all().filter(|(_, id)| of_pods.contains(id));
-        let members = members.map(|(process, id)| (*process, id.clone()));
-        self.limits.enter_groups(members.collect());
+        if self.limits.is_active() {
+            let all = self.ledger.allocations().into_iter();
+            let of_pods: HashSet<&AllocationId> = all.filter(is_of_pod).map(|of| &of.id).collect();
+            let members = self.members.all().filter(|(_, id)| of_pods.contains(id));
+            let members = members.map(|(process, id)| (*process, id.clone()));
+            self.limits.enter_groups(members.collect());
+        }
         for folder in self.limits.folders() {
             self.limits
                 .keep_group(&folder, &self.ledger, &self.costs, &self.cards);

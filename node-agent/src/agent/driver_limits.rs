@@ -146,6 +146,11 @@ impl DriverLimits {
         self.driver.is_some()
     }
 
+    /// Whether new containers get limits.
+    pub(super) fn is_active(&self) -> bool {
+        matches!(self.support, DriverLimitSupport::Active { .. }) && self.mode == LimitMode::Auto
+    }
+
     pub(super) fn support(&self) -> &DriverLimitSupport {
         &self.support
     }
@@ -311,10 +316,6 @@ impl DriverLimits {
 
     /// Enters the groups of processes that were not known yet.
     pub(super) fn enter_groups(&mut self, members: Vec<(ProcessId, AllocationId)>) {
-        let is_active = matches!(self.support, DriverLimitSupport::Active { .. });
-        if !is_active || self.mode == LimitMode::Off {
-            return;
-        }
         let Some((_, tree)) = &self.driver else {
             return;
         };

@@ -13,7 +13,7 @@ use tracing::warn;
 use crate::api::request::AgentRequest;
 use crate::telemetry::view::AgentHandle;
 
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Looks as long as the agent runs.
 pub(super) async fn release(
@@ -23,10 +23,13 @@ pub(super) async fn release(
 ) {
     let mut suspects: BTreeSet<String> = BTreeSet::new();
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let view = shown.views.borrow().clone();
         let mut gone = BTreeSet::new();
-        for claim in view.list.allocations.iter().filter_map(claim) {
+        // A claim whose programs run is not gone. So a busy node asks the API server nothing.
+        let idle = view.list.allocations.iter();
+        let idle = idle.filter(|allocation| allocation.processes.is_empty());
+        for claim in idle.filter_map(claim) {
             if is_gone(&client, claim).await {
                 gone.insert(claim.uid.clone());
             }

@@ -12,7 +12,7 @@ use apportion_cgroup::ContainerId;
 
 /// `CGROUP2_SUPER_MAGIC`.
 const CGROUP2: i64 = 0x6367_7270;
-/// How far below the root containers are looked for, and how many folders are read.
+/// How far below the pods' group containers are looked for, and how many folders are read.
 const DEPTH: usize = 10;
 const FOLDERS: usize = 20_000;
 
@@ -46,9 +46,9 @@ impl CgroupTree {
         (!path.contains("..") && own.is_dir()).then(|| own.to_owned())
     }
 
-    /// The folder that has this id in its name, breadth first.
+    /// The folder below the pods' group that has this id in its name, breadth first.
     pub(crate) fn find(&self, id: &str) -> Option<PathBuf> {
-        let mut waiting = VecDeque::from([(self.root.clone(), 0)]);
+        let mut waiting = VecDeque::from([(self.pods(), 0)]);
         let mut read = 0;
         while let Some((folder, depth)) = waiting.pop_front() {
             read += 1;
