@@ -27,7 +27,7 @@ use crate::telemetry::publish;
 use crate::telemetry::view::AgentView;
 
 /// How often to look for the driver.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the kernel module may be loaded without its libraries before the agent exits.
 const LOADED_FOR: Duration = Duration::from_secs(60);
 /// Exists if the kernel module is loaded; visible in every container.
@@ -88,7 +88,7 @@ async fn start(cards: &CardOptions) -> Result<NvmlDriver, DriverError> {
 async fn appears(cards: &CardOptions) -> Result<NvmlDriver, CommandFailure> {
     let mut loaded = None;
     loop {
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
         let error = match start(cards).await {
             Ok(driver) => return Ok(driver),
             Err(error) => error,

@@ -1,13 +1,14 @@
 //! Resource claims: a claim gets its grant when the kubelet prepares it, and gives it back when the kubelet has ended
 //! its last container. All pods of a claim share its account.
 
+use std::time::Duration;
+
 use apportion_abi::{CardRequest, whole_units};
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, ClaimOwner, Ledger, LedgerEvent,
     PlacementProposal,
 };
 use apportion_proto::v1;
-use std::time::Duration;
 use tonic::Status;
 use tracing::{info, warn};
 
@@ -158,23 +159,23 @@ impl AgentState {
         }
     }
 
-    /// Enters the pods that the kubelet reports for claims: for the second and later pods of a claim it prepares nothing.
-    pub(super) fn meet_claim_pods(&mut self, seen: &KubeletSnapshot) {
-        let mut met = Vec::new();
+    /// Records the pods that the kubelet reports for claims: for the second and later pods of a claim it prepares nothing.
+    pub(super) fn record_claim_pods(&mut self, kubelet: &KubeletSnapshot) {
+        let mut changed = Vec::new();
         for allocation in self.ledger.allocations() {
             let Some(claim) = allocation.claim() else {
                 continue;
             };
-            let pods = seen.claims.get(&claim.name).cloned().unwrap_or_default();
+            let pods = kubelet.claims.get(&claim.name).cloned().unwrap_or_default();
             if pods.keys().any(|uid| !claim.pods.contains_key(uid)) {
                 let claim = ClaimOwner {
                     pods,
                     ..claim.clone()
                 };
-                met.push((allocation.id.clone(), claim));
+                changed.push((allocation.id.clone(), claim));
             }
         }
-        for (id, claim) in met {
+        for (id, claim) in changed {
             if let Err(problem) = self.commit(id, AllocationOwner::Claim(claim)) {
                 warn!(
                     problem = problem.message(),

@@ -62,7 +62,7 @@ impl NodeAgent {
         }
         release_gone(&mut self.state, &kubelet);
         foreign_cards::record(&mut self.state, &kubelet);
-        self.state.meet_claim_pods(&kubelet);
+        self.state.record_claim_pods(&kubelet);
         self.whole_cards_polled(&kubelet);
         let state = &mut self.state;
         if kubelet.is_complete {

@@ -29,7 +29,7 @@ use super::plugin::ClaimPlugin;
 use crate::api::request::AgentRequest;
 use crate::kubelet::stats::KubeletEvent;
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The socket of the plugin, below the kubelet's folder.
 const ENDPOINT: &str = "plugins/apportion/dra.sock";
 /// The folder that the kubelet watches.
@@ -123,7 +123,7 @@ pub(super) async fn keep(dir: &Path, plugin: ClaimPlugin, requests: mpsc::Sender
                 }
             }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -136,11 +136,11 @@ fn serve(
         .add_service(DraPluginServer::new(plugin.clone()))
         .add_service(BetaPluginServer::new(plugin.clone()));
     let calls = ServedSocket::serve(who.endpoint.clone(), calls)?;
-    // The kubelet connects as soon as it sees this socket, so it comes last.
     // The kubelet's gRPC client sends the socket's path, escaped, as the HTTP/2 authority. Our server takes escaped
     // characters only before an `@`, as the name of a user.
     let name = format!("{DRA_DRIVER}-reg@localhost.sock");
     let registry = Server::builder().add_service(RegistrationServer::new(who.clone()));
+    // The kubelet connects as soon as it sees this socket, so it comes last.
     let registry = ServedSocket::serve(dir.join(REGISTRY).join(name), registry)?;
     Ok((calls, registry))
 }

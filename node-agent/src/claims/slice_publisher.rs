@@ -79,11 +79,11 @@ impl SlicePublisher {
                 }
                 Ok(Err(error)) => {
                     self.generation = None;
-                    tell(&mut problem, error_chain(&error));
+                    warn_once(&mut problem, error_chain(&error));
                     AGAIN
                 }
                 Err(_) => {
-                    tell(&mut problem, "the API server does not answer".to_owned());
+                    warn_once(&mut problem, "the API server does not answer".to_owned());
                     AGAIN
                 }
             };
@@ -150,12 +150,12 @@ impl SlicePublisher {
     }
 }
 
-/// Says a problem once.
-fn tell(told: &mut Option<String>, problem: String) {
-    if told.as_ref() != Some(&problem) {
+/// Logs a problem when it is not the one before.
+fn warn_once(before: &mut Option<String>, problem: String) {
+    if before.as_ref() != Some(&problem) {
         warn!(problem, "Failed to write the ResourceSlice, retrying");
     }
-    *told = Some(problem);
+    *before = Some(problem);
 }
 
 /// Notifies of each event of the slice.

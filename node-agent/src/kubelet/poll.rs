@@ -24,7 +24,7 @@ use crate::api::request::AgentRequest;
 
 /// How often to poll while nothing happens. The pod-resources API frees the devices of ended pods only when it is
 /// called.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long after its start a kubelet may not know all of its pods yet.
@@ -190,7 +190,7 @@ pub(crate) async fn poll_loop(kubelet: Arc<KubeletPoller>) {
                 problem = Some(error);
             }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -24,7 +24,7 @@ use super::rival_owner::RivalPresence;
 use super::stats::KubeletEvent;
 use crate::api::request::AgentRequest;
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The version of the device plugin API.
 const VERSION: &str = "v1beta1";
@@ -100,7 +100,7 @@ impl PluginRegistration {
             }
             // The kubelet must see the end of the old stream before the new registration.
             if std::mem::replace(&mut yielded, yields) && !yields {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             let kubelet = identity(&self.folder().join("kubelet.sock"));
             let is_known = knows(served.as_ref(), kubelet);
@@ -128,7 +128,7 @@ impl PluginRegistration {
                 let event = KubeletEvent::Registered(self.resource, is_known);
                 let _ = requests.send(AgentRequest::Kubelet(event)).await;
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -22,7 +22,7 @@ use super::foreign_holders;
 use super::rival_owner::{RivalOwner, RivalPresence};
 use crate::api::request::AgentRequest;
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How long the kubelet may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The common prefix of the sockets of NVIDIA's and GKE's plugins.
@@ -139,7 +139,7 @@ impl RivalWatcher {
                     return;
                 }
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }

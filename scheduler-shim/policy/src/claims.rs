@@ -13,8 +13,8 @@ use crate::claim_devices::ClaimDevices;
 use crate::cluster::DeviceGrant;
 use crate::session::Session;
 
-/// How many pods may share a claim.
-const CONSUMERS: usize = 256;
+/// How many pods may share a claim: `ResourceClaimReservedForMaxSize` of Kubernetes.
+pub const MOST_CLAIM_CONSUMERS: usize = 256;
 
 /// Why a pod can't use its claims on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ fn usable_claims<'s>(session: &'s Session<'_>, task: usize) -> Result<&'s [usize
         let is_open = !claim.is_of_cards || claim.is_for_one_pod;
         if let Some(defect) = &claim.defect {
             Some(ClaimRefusal::Unusable(claim.name.clone(), defect.clone()))
-        } else if claim.consumers >= CONSUMERS {
+        } else if claim.consumers >= MOST_CLAIM_CONSUMERS {
             Some(ClaimRefusal::TooManyUsers(claim.name.clone()))
         } else if !is_open && claim.queue.as_ref() != Some(queue) {
             Some(ClaimRefusal::OtherQueue(claim.name.clone()))

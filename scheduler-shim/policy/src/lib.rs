@@ -78,7 +78,7 @@ mod victim_rules;
 
 pub use affinity_filter::AffinityRefusal;
 pub use card_placement::{CandidateCard, CardPlacement, PlacementRefusal, place};
-pub use claims::ClaimRefusal;
+pub use claims::{ClaimRefusal, MOST_CLAIM_CONSUMERS};
 pub use cluster::Cluster;
 pub use entitlement::Entitlement;
 pub use lookahead::{plan, plan_observed};

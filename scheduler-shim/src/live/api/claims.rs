@@ -6,6 +6,8 @@
 //! got for the pod.
 
 use apportion_claims::objects::AllocationResult;
+use apportion_model::object_kinds::CLAIM_GROUP;
+use apportion_policy::MOST_CLAIM_CONSUMERS;
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -14,14 +16,11 @@ use tokio::time::sleep;
 use super::{AGAIN, ApiWriteError, ApiWriter};
 use crate::live::claims::{ClaimReservation, KIND};
 use crate::live::event::PodRef;
-use apportion_model::object_kinds::CLAIM_GROUP;
 
 /// Keeps a claim with devices until its users are gone. Kubernetes' controllers remove it.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// How often a claim is read again after somebody else wrote it.
 const CONFLICTS: usize = 8;
-/// How many users a claim may have.
-const MOST_USERS: usize = 256;
 
 /// Why a claim was not reserved.
 enum ClaimWriteError {
@@ -107,7 +106,7 @@ impl ApiWriter {
             return Ok(version_of(&found));
         }
         if !is_user {
-            if users.len() >= MOST_USERS {
+            if users.len() >= MOST_CLAIM_CONSUMERS {
                 return Err(lost("it has as many users as it may have"));
             }
             users.push(json!({"resource": "pods", "name": pod.name, "uid": pod.uid}));
