@@ -23,6 +23,7 @@ struct ClaimCluster {
     pod_events: VecDeque<SchedulerEvent>,
     claim_events: VecDeque<SchedulerEvent>,
     binds: Vec<SchedulerEffect>,
+    evictions: Vec<PodRef>,
     made: usize,
 }
 
@@ -45,6 +46,7 @@ impl ClaimCluster {
             pod_events: VecDeque::new(),
             claim_events: VecDeque::new(),
             binds: Vec::new(),
+            evictions: Vec::new(),
             made: 0,
         };
         cluster.start_scheduler();
@@ -109,8 +111,13 @@ impl ClaimCluster {
     }
 
     fn queue(&mut self, effects: Vec<SchedulerEffect>) {
-        let is_bind = |effect: &SchedulerEffect| matches!(effect, SchedulerEffect::Bind { .. });
-        self.binds.extend(effects.into_iter().filter(is_bind));
+        for effect in effects {
+            match effect {
+                SchedulerEffect::Bind { .. } => self.binds.push(effect),
+                SchedulerEffect::Evict(pod) => self.evictions.push(pod),
+                _ => {}
+            }
+        }
     }
 
     fn decide(&mut self) {
@@ -162,10 +169,25 @@ impl ClaimCluster {
         let Some(name) = self.pods.keys().nth(which).cloned() else {
             return;
         };
-        let pod = self.pods.remove(&name).expect("it is there");
+        self.end(&name);
+    }
+
+    fn end(&mut self, name: &str) {
+        let Some(pod) = self.pods.remove(name) else {
+            return;
+        };
         let claim = claim_of(&pod);
         self.pod_events.push_back(SchedulerEvent::Gone(pod));
         self.release(&claim, &format!("uid-{name}"));
+    }
+
+    /// Ends a pod that the scheduler evicts.
+    fn evict(&mut self) {
+        let Some(pod) = self.evictions.pop() else {
+            return;
+        };
+        self.end(&pod.name);
+        self.deliver(SchedulerEvent::Evicted(pod));
     }
 
     fn release(&mut self, claim: &str, uid: &str) {
@@ -295,7 +317,11 @@ impl ClaimCluster {
                 self.deliver(event);
             }
             self.decide();
-            still = if self.binds.is_empty() { still + 1 } else { 0 };
+            let is_idle = self.binds.is_empty() && self.evictions.is_empty();
+            still = if is_idle { still + 1 } else { 0 };
+            while !self.evictions.is_empty() {
+                self.evict();
+            }
             while !self.binds.is_empty() {
                 self.answer(0, None);
                 self.check();
@@ -351,6 +377,7 @@ enum ClaimStep {
     PodEvent,
     ClaimEvent,
     Answer(usize, Option<usize>),
+    Evict,
     Restart,
 }
 
@@ -365,6 +392,7 @@ fn step() -> impl Strategy<Value = ClaimStep> {
         8 => Just(ClaimStep::ClaimEvent),
         8 => (0..8_usize, prop::option::weighted(0.2, 0..2_usize))
             .prop_map(|(which, fails)| ClaimStep::Answer(which, fails)),
+        4 => Just(ClaimStep::Evict),
         1 => Just(ClaimStep::Restart),
     ]
 }
@@ -393,11 +421,13 @@ proptest! {
                     }
                 }
                 ClaimStep::Answer(which, fails) => cluster.answer(*which, *fails),
+                ClaimStep::Evict => cluster.evict(),
                 ClaimStep::Restart => {
                     // The leader's requests end before the next one leads.
                     while !cluster.binds.is_empty() {
                         cluster.answer(0, None);
                     }
+                    cluster.evictions.clear();
                     cluster.start_scheduler();
                 }
             }
