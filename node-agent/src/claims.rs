@@ -4,8 +4,10 @@
 //! Each card is a device that several claims share. A claim's allocation says how much memory it gets of which card;
 //! kube-scheduler or another scheduler has chosen that. Before the first container of a claim starts, the kubelet calls
 //! the plugin here, which reads the claim and asks the agent's loop for the grant. If the memory is not free, because
-//! somebody else got it meanwhile, the kubelet shows the refusal in the pod's events and tries again.
+//! somebody else got it meanwhile, the kubelet shows the refusal in the pod's events and tries again. After half a
+//! minute the agent evicts the pod, if a controller replaces it.
 
+mod claim_pods;
 pub(crate) mod claim_request;
 pub(crate) mod device_offers;
 mod ended_claims;
@@ -17,21 +19,24 @@ mod slice_publisher;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use apportion_proto::v1::{self, holder::Kind};
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tracing::error;
 
 use crate::api::request::AgentRequest;
 use crate::claims::device_offers::DeviceOffers;
+use crate::options::RefusedClaimPolicy;
 use crate::telemetry::publish;
 use crate::telemetry::view::AgentHandle;
+use claim_pods::ClaimPods;
 use plugin::ClaimPlugin;
 use slice_publisher::SlicePublisher;
 
 /// Serves claims as long as the agent runs. `dir` is the kubelet's folder.
 pub(crate) async fn serve(
     dir: PathBuf,
-    node: String,
+    (node, refused): (String, RefusedClaimPolicy),
     requests: mpsc::Sender<AgentRequest>,
     shown: AgentHandle,
     offers: watch::Receiver<Arc<DeviceOffers>>,
@@ -46,12 +51,22 @@ pub(crate) async fn serve(
             return;
         }
     };
-    let plugin = ClaimPlugin::new(client.clone(), node.clone(), requests.clone());
+    let views = shown.views.clone();
+    let pods = ClaimPods::new(client.clone(), node.clone(), views, refused);
+    let plugin = ClaimPlugin::new(client.clone(), node.clone(), requests.clone(), pods);
     tokio::join!(
         registration::keep(&dir, plugin, requests.clone()),
         SlicePublisher::new(client.clone(), node).publish(offers),
         ended_claims::release(client, shown, requests),
     );
+}
+
+/// The claim that holds an allocation, if one does.
+fn claim_holder(allocation: &v1::Allocation) -> Option<&v1::ClaimHolder> {
+    match allocation.holder.as_ref()?.kind.as_ref()? {
+        Kind::Claim(claim) => Some(claim),
+        Kind::PodUid(_) | Kind::Pid(_) => None,
+    }
 }
 
 /// Removes what an earlier agent of this node offered to claims, if the agent may. Where it may not, the kubelet does,

@@ -133,7 +133,13 @@ pub(crate) fn serve(
         }
         match (options.node.clone(), offers.claims) {
             (Some(node), Some(offers)) => {
-                let served = claims::serve(dir, node, requests.clone(), agent, offers);
+                let served = claims::serve(
+                    dir,
+                    (node, options.kubelet.refused_claims),
+                    requests.clone(),
+                    agent,
+                    offers,
+                );
                 drop(tokio::spawn(served));
             }
             (Some(node), None) => drop(tokio::spawn(claims::retire(node))),

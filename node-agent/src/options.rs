@@ -25,7 +25,7 @@ mod telemetry;
 use api::ApiOptions;
 pub(crate) use cards::CardOptions;
 use kubelet::KubeletOptions;
-pub(crate) use kubelet::UnplacedPolicy;
+pub(crate) use kubelet::{RefusedClaimPolicy, UnplacedPolicy};
 use nri::NriOptions;
 pub(crate) use runtime::RuntimeOptions;
 pub(crate) use tcp::TcpOptions;

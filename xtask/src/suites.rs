@@ -111,7 +111,7 @@ fn from_pypi(workspace: &Workspace) -> (Result<PathBuf>, Result<PathBuf>) {
 }
 
 /// Runs the benches on an optimised tree: pairs in processes first, then single functions. With `api` as the first
-/// argument, it runs those of the scheduler on an API server instead.
+/// argument, it runs those of the scheduler on an API server instead; with `claims`, those of resource claims.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let staged = stage::build(workspace, true)?;
     if let [section, args @ ..] = args
@@ -122,6 +122,13 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
         return run(with(api.env(STAGED, &staged), args));
     }
     let package = ["--package", "apportion-benches"];
+    if let [section] = args
+        && section == "claims"
+    {
+        let mut claims = workspace.cargo();
+        claims.args(["bench", "--bench", "claims"]).args(package);
+        return run(claims.env(STAGED, &staged));
+    }
     let mut pairs = workspace.cargo();
     pairs
         .args(["run", "--release", "--bin", "apportion-bench"])

@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use apportion_proto::v1::{self, holder::Kind};
+use apportion_proto::v1;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use crate::api::request::AgentRequest;
+use crate::claims::claim_holder;
 use crate::telemetry::view::AgentHandle;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
@@ -29,7 +30,7 @@ pub(super) async fn release(
         // A claim whose programs run is not gone. So a busy node asks the API server nothing.
         let idle = view.list.allocations.iter();
         let idle = idle.filter(|allocation| allocation.processes.is_empty());
-        for claim in idle.filter_map(claim) {
+        for claim in idle.filter_map(claim_holder) {
             if is_gone(&client, claim).await {
                 gone.insert(claim.uid.clone());
             }
@@ -46,13 +47,6 @@ pub(super) async fn release(
             }
         }
         suspects = gone;
-    }
-}
-
-fn claim(allocation: &v1::Allocation) -> Option<&v1::ClaimHolder> {
-    match allocation.holder.as_ref()?.kind.as_ref()? {
-        Kind::Claim(claim) => Some(claim),
-        Kind::PodUid(_) | Kind::Pid(_) => None,
     }
 }
 

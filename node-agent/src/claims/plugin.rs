@@ -7,16 +7,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use apportion_exit::error_chain;
+use apportion_ledger::ClaimOwner;
 use apportion_proto::dra::dra_plugin_server::DraPlugin;
 use apportion_proto::{dra as v1, dra_beta as beta};
 use apportion_runtime_class::cdi;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, oneshot};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tracing::{info, warn};
 
-use super::claim_request::{self, ClaimedDevice};
+use super::claim_pods::ClaimPods;
+use super::claim_request::{self, ClaimRequest, ClaimedDevice};
 use crate::api::request::{AgentRequest, Answer};
 
 /// How long the API server may take.
@@ -28,7 +30,11 @@ pub(super) struct ClaimPlugin {
     client: Client,
     node: String,
     requests: mpsc::Sender<AgentRequest>,
+    pods: ClaimPods,
 }
+
+/// What a claim asks for, and its devices for the kubelet.
+type ReadClaim = (ClaimRequest, Vec<ClaimedDevice>);
 
 /// The devices of a claim, and the CDI device that brings all of them.
 struct PreparedClaim {
@@ -41,24 +47,46 @@ impl ClaimPlugin {
         client: Client,
         node: String,
         requests: mpsc::Sender<AgentRequest>,
+        pods: ClaimPods,
     ) -> Self {
         Self {
             client,
             node,
             requests,
+            pods,
         }
     }
 
-    async fn prepare(&self, claim: &v1::Claim) -> Result<PreparedClaim, Status> {
+    /// `asked` are all claims of the call.
+    async fn prepare(
+        &self,
+        (request, devices): ReadClaim,
+        asked: &[ClaimOwner],
+    ) -> Result<PreparedClaim, Status> {
+        let claim = request.owner.clone();
+        self.pods.check(&claim, asked).await?;
+        let prepared = self
+            .ask(|answer| AgentRequest::PrepareClaim(request, answer))
+            .await;
+        match prepared {
+            Ok(device) => {
+                self.pods.ended(&claim.uid);
+                let cdi = cdi::device_name(&device);
+                Ok(PreparedClaim { devices, cdi })
+            }
+            Err(status) => {
+                if status.code() == Code::ResourceExhausted {
+                    self.pods.refused(&claim, status.message()).await;
+                }
+                Err(status)
+            }
+        }
+    }
+
+    async fn request(&self, claim: &v1::Claim) -> Result<ReadClaim, Status> {
         let found = self.read(claim).await?;
         let parsed = claim_request::parse(&found, &claim.uid, &self.node);
-        let (request, devices) =
-            parsed.map_err(|problem| Status::failed_precondition(problem.to_string()))?;
-        let device = self
-            .ask(|answer| AgentRequest::PrepareClaim(request, answer))
-            .await?;
-        let cdi = cdi::device_name(&device);
-        Ok(PreparedClaim { devices, cdi })
+        parsed.map_err(|problem| Status::failed_precondition(problem.to_string()))
     }
 
     async fn read(&self, claim: &v1::Claim) -> Result<ResourceClaim, Status> {
@@ -86,9 +114,18 @@ impl ClaimPlugin {
         answered.await.map_err(|_| leaving())?
     }
 
-    async fn prepared(&self, claim: &v1::Claim) -> v1::NodePrepareResourceResponse {
+    async fn prepared(
+        &self,
+        claim: &v1::Claim,
+        read: Result<ReadClaim, Status>,
+        asked: &[ClaimOwner],
+    ) -> v1::NodePrepareResourceResponse {
         let name = format!("{}/{}", claim.namespace, claim.name);
-        match self.prepare(claim).await {
+        let prepared = match read {
+            Ok(read) => self.prepare(read, asked).await,
+            Err(status) => Err(status),
+        };
+        match prepared {
             Ok(prepared) => {
                 info!(claim = name, uid = claim.uid, "ResourceClaim prepared");
                 v1::NodePrepareResourceResponse {
@@ -114,6 +151,7 @@ impl ClaimPlugin {
 
     async fn unprepared(&self, claim: &v1::Claim) -> v1::NodeUnprepareResourceResponse {
         let uid = claim.uid.clone();
+        self.pods.ended(&uid);
         let answer = self.ask(|answer| AgentRequest::UnprepareClaim(uid, answer));
         let error = match answer.await {
             Ok(()) => String::new(),
@@ -126,9 +164,15 @@ impl ClaimPlugin {
         &self,
         claims: &[v1::Claim],
     ) -> HashMap<String, v1::NodePrepareResourceResponse> {
-        let mut answers = HashMap::new();
+        let mut read = Vec::with_capacity(claims.len());
         for claim in claims {
-            answers.insert(claim.uid.clone(), self.prepared(claim).await);
+            read.push((claim, self.request(claim).await));
+        }
+        let readable = read.iter().filter_map(|(_, read)| read.as_ref().ok());
+        let asked: Vec<ClaimOwner> = readable.map(|(request, _)| request.owner.clone()).collect();
+        let mut answers = HashMap::new();
+        for (claim, read) in read {
+            answers.insert(claim.uid.clone(), self.prepared(claim, read, &asked).await);
         }
         answers
     }

@@ -47,6 +47,16 @@ pub(crate) struct KubeletOptions {
         action = ArgAction::Set, value_parser = on_or_off())]
     pub(crate) has_claims: bool,
 
+    /// What to do with a pod whose resource claim is refused for half a minute because others have the memory: wait, or
+    /// evict the pod if a controller replaces it
+    #[arg(
+        long = "dra-refused",
+        env = "APPORTION_DRA_REFUSED",
+        value_name = "WHAT",
+        default_value = "evict"
+    )]
+    pub(crate) refused_claims: RefusedClaimPolicy,
+
     /// Whether containers also get /etc/ld.so.preload; set it off on nodes with pods that mount a read-only volume at
     /// /etc
     #[arg(long = "preload-file", env = "APPORTION_PRELOAD_FILE", value_name = "SWITCH", default_value = "on",
@@ -76,6 +86,15 @@ pub(crate) enum UnplacedPolicy {
     Deny,
     /// It gets its request on this node
     LocalFit,
+}
+
+/// What happens to a pod whose resource claim is refused for long, because others have the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RefusedClaimPolicy {
+    /// It waits on its node
+    Wait,
+    /// It is evicted if a controller replaces it
+    Evict,
 }
 
 /// A switch that is written as on or off.

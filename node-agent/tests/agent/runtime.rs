@@ -3,6 +3,8 @@
 #[path = "../../nri/tests/runtime/fake.rs"]
 mod fake;
 
+use std::time::{Duration, Instant};
+
 use apportion_nri::wire::{CdiDevice, ContainerAdjustment, PodSandbox};
 use apportion_proto::v1::{CommitRequest, Holder, holder};
 
@@ -133,10 +135,19 @@ async fn the_driver_limits_a_container_between_its_creation_and_its_start() {
     let sleep = std::process::Command::new("sleep").arg("60").spawn();
     let waiting = KillOnDrop(sleep.expect("sleep is everywhere"));
     group.put(&waiting);
+    let begun = Instant::now();
     asking.start(&pod("team", UID), &main, false).await;
-    let set = limit();
+    let took = begun.elapsed();
     let hard = format!("\"hard\":{}", 1300 * MIB);
-    assert!(set.contains("\"soft\":0") && set.contains(&hard), "{set}");
+    let is_set = || {
+        let set = limit();
+        set.contains("\"soft\":0") && set.contains(&hard)
+    };
+    // A start waits for the driver for a second at most, which may be over on a busy machine.
+    if took < Duration::from_secs(1) {
+        assert!(is_set(), "after {took:?}: {}", limit());
+    }
+    eventually("the driver limits it", async || is_set().then_some(())).await;
     drop(waiting);
     eventually("it is lifted with the last process", async || {
         limit().contains("NotFound").then_some(())

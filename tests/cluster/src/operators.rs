@@ -28,6 +28,7 @@ use crate::binaries;
 use crate::server::ClusterServer;
 
 pub use kai::KaiScheduler;
+pub use kueue::CLAIMED_MEMORY;
 
 /// How long an operator may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(60);

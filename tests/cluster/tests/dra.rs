@@ -240,7 +240,8 @@ fn a_share_by_annotation_takes_its_memory_from_claims_and_a_whole_card_waits_for
 /// Claims placed by kube-scheduler and shares placed by the agent, while agent and kubelet are killed.
 #[test]
 fn claims_and_annotations_never_take_more_than_a_card_whatever_dies() {
-    const STEPS: usize = 60;
+    let steps = std::env::var("APPORTION_STORM_STEPS").ok();
+    let steps: usize = steps.and_then(|steps| steps.parse().ok()).unwrap_or(60);
     let mut node = ClaimNode::start();
     let mut pods: BTreeMap<String, ManagedPod> = BTreeMap::new();
     let mut seed = 20_261_126_u64;
@@ -251,7 +252,7 @@ fn claims_and_annotations_never_take_more_than_a_card_whatever_dies() {
         usize::try_from(seed >> 33).unwrap_or_default() % sides.max(1)
     };
     let mut kills = 0;
-    for step in 0..STEPS {
+    for step in 0..steps {
         let name = format!("storm-{step}");
         match roll(20) {
             0 => {
@@ -293,11 +294,103 @@ fn claims_and_annotations_never_take_more_than_a_card_whatever_dies() {
     assert!(kills > 0, "the storm was none");
     let ran = pods.values().filter(|pod| pod.phase() == "Running").count();
     println!(
-        "{ran} of {} pods run after {STEPS} steps with {kills} kills",
+        "{ran} of {} pods run after {steps} steps with {kills} kills",
         pods.len()
     );
     assert!(ran > 0);
     drop(pods);
+    node.ends_clean();
+}
+
+/// A scheduler chose memory that others have meanwhile. The first pod never starts; the one in its place does.
+#[test]
+fn a_pod_whose_claim_stays_refused_is_replaced_and_placed_anew() {
+    let node = ClaimNode::start();
+    let holder = node.pod("holder", "victim total hold", "whole");
+    holder.says("total 0");
+    let of_holder = holder.at(".status.resourceClaimStatuses[0].resourceClaimName");
+    let path = "jsonpath={.status.allocation.devices.results[0].device}";
+    let get = ["get", "resourceclaim", &of_holder, "-o", path];
+    let taken = node.node.kubectl(&get);
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "late", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {
+            "deviceClassName": DEVICE_CLASS, "capacity": {"requests": {"memory": "2000Mi"}}}}]}},
+    });
+    node.node.cluster.apply(&claim).expect("it is a claim");
+    let host = node.node.cluster.node();
+    let status = json!({"status": {"allocation": {
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields":
+            [{"key": "metadata.name", "operator": "In", "values": [host]}]}]},
+        "devices": {"results": [{"request": "gpu", "driver": DEVICE_CLASS, "pool": host, "device": taken,
+            "shareID": "5f0c7e0a-6f0b-4a5e-9d54-3c5a1f6f2b11", "consumedCapacity": {"memory": "2000Mi"}}]}}}});
+    let patch = [
+        "patch",
+        "resourceclaim",
+        "late",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+    ];
+    let status = status.to_string();
+    let patch = [&patch[..], &[status.as_str()]].concat();
+    node.node
+        .cluster
+        .kubectl(&patch)
+        .expect("the API server takes it");
+    let mut template = json!({"metadata": {"labels": {"app": "late"}}, "spec": {
+        "hostNetwork": true, "terminationGracePeriodSeconds": 1,
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "late"}],
+        "containers": [ManagedNode::container("main", "victim total hold")]}});
+    template["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "gpu"}]});
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "late", "namespace": "default"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "late"}}, "template": template},
+    });
+    node.node.cluster.apply(&set).expect("it is a set");
+    eventually("the first pod is evicted", || {
+        let reasons = ["get", "events", "-o", "jsonpath={.items[*].reason}"];
+        node.node.kubectl(&reasons).contains("GpuClaimRefused")
+    });
+    eventually("the next one runs", || {
+        let phases = [
+            "get",
+            "pods",
+            "-l",
+            "app=late",
+            "-o",
+            "jsonpath={.items[*].status.phase}",
+        ];
+        node.node.kubectl(&phases).contains("Running")
+    });
+    let get = ["get", "resourceclaim", "late", "-o", path];
+    assert_ne!(node.node.kubectl(&get), taken, "it has the other card");
+    assert_eq!(holder.phase(), "Running");
+    for kind in ["replicaset", "resourceclaim"] {
+        let _ = node.node.kubectl(&["delete", kind, "late", "--now"]);
+    }
+    drop(holder);
+    node.ends_clean();
+}
+
+#[test]
+fn a_container_with_two_claims_does_not_start_and_its_event_says_why() {
+    let node = ClaimNode::start();
+    let pod = node.node.pod("doubled", "victim total hold", |pod| {
+        by_claim(pod, "first");
+        pod["spec"]["resourceClaims"] = json!([
+            {"name": "gpu", "resourceClaimTemplateName": "first"},
+            {"name": "more", "resourceClaimTemplateName": "second"}]);
+        pod["spec"]["containers"][0]["resources"] =
+            json!({"claims": [{"name": "gpu"}, {"name": "more"}]});
+    });
+    eventually("its event says why", || {
+        pod.events()
+            .contains("a container can have one claim of gpu.apportion.dev")
+    });
+    assert_eq!(pod.phase(), "Pending");
+    drop(pod);
     node.ends_clean();
 }
 

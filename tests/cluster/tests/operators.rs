@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use apportion_cluster::operators::WorkloadOperator;
+use apportion_cluster::managed::template as claim_template;
+use apportion_cluster::operators::{CLAIMED_MEMORY, WorkloadOperator};
 use apportion_cluster::release::ChartRelease;
 use apportion_cluster::{eventually, image, operators};
 use serde_json::{Value, json};
@@ -25,7 +26,11 @@ const SHARE: u32 = 2000;
 #[test]
 #[ignore = "it builds operators from their Go modules: `cargo xtask cluster test --suite operators -- --ignored`"]
 fn workloads_of_released_operators_share_gpus_and_start_whole() {
-    let mut release = ChartRelease::prepare(STATE, "simulatedGpus=2,webhook.countShares=true", &[]);
+    let mut release = ChartRelease::prepare(
+        STATE,
+        "simulatedGpus=2,webhook.countShares=true,dra.enabled=true",
+        &[],
+    );
     release.install();
     release.rolled_out();
     release.shares_are_taken("the webhook is trusted");
@@ -50,6 +55,7 @@ fn workloads_of_released_operators_share_gpus_and_start_whole() {
     gangs_start_whole(&release, job_set, 2);
     gangs_start_whole(&release, pytorch_job, 2);
     kueue_admits_what_its_quota_allows(&release);
+    kueue_counts_the_memory_of_claims(&release);
 }
 
 /// Of two workloads on two GPUs, the one that fits runs, and the other has no bound pod. `shares` pods of the first ask
@@ -91,7 +97,9 @@ fn gangs_start_whole(
 
 /// Kueue counts plain pods as the webhook has completed them, and Jobs by their templates.
 fn kueue_admits_what_its_quota_allows(release: &ChartRelease) {
-    for object in kueue_queue() {
+    let quota = QUOTA.to_string();
+    let quotas = [("apportion.dev/gpu-slot", "100"), (SHARE_MIB, &quota)];
+    for object in kueue_queue("shares", &quotas) {
         eventually("Kueue takes its queue", || {
             release.cluster.apply(&object).is_ok()
         });
@@ -157,6 +165,54 @@ fn kueue_admits_what_its_quota_allows(release: &ChartRelease) {
     });
 }
 
+/// Kueue counts what Jobs ask for by claims, in the capacity of the agent's ResourceSlice. kube-scheduler places them.
+fn kueue_counts_the_memory_of_claims(release: &ChartRelease) {
+    let quota = format!("{QUOTA}Mi");
+    for object in kueue_queue("claims", &[(CLAIMED_MEMORY, &quota)]) {
+        release.cluster.apply(&object).unwrap();
+    }
+    let memory = format!("{SHARE}Mi");
+    let template = claim_template("kueued", Some(&memory), None);
+    release.cluster.apply(&template).unwrap();
+    let names: Vec<String> = (0..4).map(|number| format!("claimed-{number}")).collect();
+    for name in &names {
+        release.cluster.apply(&claimed_job(name)).unwrap();
+    }
+    let running = || {
+        let all = pods(release, "claimed").into_iter();
+        let running = all.filter(|pod| phase(release, pod) == "Running");
+        running.collect::<Vec<_>>()
+    };
+    let fit = usize::try_from(QUOTA / SHARE).unwrap();
+    eventually("as many Jobs run as the quota of memory allows", || {
+        running().len() == fit
+    });
+    let usage = r"jsonpath={.status.flavorsUsage[0].resources[0].total}";
+    let used = release.kubectl(&["get", "clusterqueue", "claims", "-o", usage]);
+    assert_eq!(used, quota, "Kueue counts what runs");
+    let waiting = names.iter().filter(|name| {
+        let suspended = ["get", "job", name, "-o", "jsonpath={.spec.suspend}"];
+        release.kubectl(&suspended) == "true"
+    });
+    let waiting: Vec<_> = waiting.collect();
+    let [waiting] = waiting[..] else {
+        panic!("{waiting:?} wait");
+    };
+    let admitted = release.at(&running()[0], r".metadata.labels.job-name");
+    release.kubectl(&["delete", "job", &admitted, "--wait=false"]);
+    eventually("the next Job runs", || {
+        running()
+            .iter()
+            .any(|pod| pod.starts_with(waiting.as_str()))
+    });
+    release.kubectl(&["delete", "jobs", "-l", "workload=claimed", "--wait=false"]);
+    eventually("every claim is gone", || {
+        release
+            .kubectl(&["get", "resourceclaims", "-o", "name"])
+            .is_empty()
+    });
+}
+
 /// Deletes the workloads at the end, even after a failure.
 struct WorkloadCleanup<'r>(&'r ChartRelease);
 
@@ -166,7 +222,13 @@ impl Drop for WorkloadCleanup<'_> {
             delete(self.0, kind);
         }
         for kind in ["jobs", "pods"] {
-            let gone = ["delete", kind, "-l", "workload=kueued", "--wait=false"];
+            let gone = [
+                "delete",
+                kind,
+                "-l",
+                "workload in (kueued, claimed)",
+                "--wait=false",
+            ];
             let _ = self.0.cluster.kubectl(&gone);
         }
     }
@@ -267,22 +329,21 @@ fn ray_cluster(name: &str, workers: u32, fraction: &str) -> Value {
             "workerGroupSpecs": groups}})
 }
 
-/// Kueue's objects: a queue that covers slots and MiB of shares.
-fn kueue_queue() -> [Value; 3] {
+/// Kueue's objects for a queue with these quotas.
+fn kueue_queue(queue: &str, quotas: &[(&str, &str)]) -> [Value; 3] {
     let version = "kueue.x-k8s.io/v1beta2";
-    let quotas = [
-        ("apportion.dev/gpu-slot", "100".to_owned()),
-        (SHARE_MIB, QUOTA.to_string()),
-    ];
-    let covered = quotas.each_ref().map(|(name, _)| *name);
-    let quotas = quotas.map(|(name, quota)| json!({"name": name, "nominalQuota": quota}));
+    let covered: Vec<&str> = quotas.iter().map(|(name, _)| *name).collect();
+    let quotas = quotas
+        .iter()
+        .map(|(name, quota)| json!({"name": name, "nominalQuota": quota}));
+    let quotas: Vec<Value> = quotas.collect();
     [
         json!({"apiVersion": version, "kind": "ResourceFlavor", "metadata": {"name": "any"}}),
-        json!({"apiVersion": version, "kind": "ClusterQueue", "metadata": {"name": "shares"}, "spec": {
+        json!({"apiVersion": version, "kind": "ClusterQueue", "metadata": {"name": queue}, "spec": {
             "namespaceSelector": {}, "resourceGroups": [
                 {"coveredResources": covered, "flavors": [{"name": "any", "resources": quotas}]}]}}),
         json!({"apiVersion": version, "kind": "LocalQueue",
-            "metadata": {"name": "shares", "namespace": "default"}, "spec": {"clusterQueue": "shares"}}),
+            "metadata": {"name": queue, "namespace": "default"}, "spec": {"clusterQueue": queue}}),
     ]
 }
 
@@ -309,5 +370,20 @@ fn kueued_job(name: &str) -> Value {
     container["resources"] = json!({"limits": {"apportion.dev/gpu-slot": "1", SHARE_MIB: share}});
     json!({"apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": name, "labels": {QUEUE_NAME: "shares", "workload": "kueued"}},
+        "spec": {"suspend": true, "template": template}})
+}
+
+/// A Job whose pod asks for a share by a claim, and that kube-scheduler places.
+fn claimed_job(name: &str) -> Value {
+    let mut template = template("claimed", None);
+    template["spec"]["restartPolicy"] = "Never".into();
+    template["spec"]["schedulerName"] = "default-scheduler".into();
+    template["spec"]["resourceClaims"] =
+        json!([{"name": "gpu", "resourceClaimTemplateName": "kueued"}]);
+    let container = &mut template["spec"]["containers"][0];
+    container["command"][2] = SCRIPT.into();
+    container["resources"] = json!({"claims": [{"name": "gpu"}]});
+    json!({"apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": name, "labels": {QUEUE_NAME: "claims", "workload": "claimed"}},
         "spec": {"suspend": true, "template": template}})
 }

@@ -1,10 +1,12 @@
-//! An API server with what a DRA driver reads and writes: ResourceClaims, ResourceSlices and a node. It knows nothing
-//! else.
+//! An API server with what a DRA driver reads and writes: ResourceClaims, their pods, ResourceSlices and a node. It
+//! knows nothing else, and it can be slow.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -34,12 +36,16 @@ pub struct ApiServer {
 struct ApiState {
     objects: Arc<Mutex<ApiObjects>>,
     events: broadcast::Sender<Value>,
+    /// How long each answer takes, in milliseconds.
+    delay: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
 struct ApiObjects {
     /// By namespace and name.
     claims: BTreeMap<String, Value>,
+    /// By namespace and name.
+    pods: BTreeMap<String, Value>,
     /// By name.
     slices: BTreeMap<String, Value>,
     /// How often a slice was written.
@@ -66,6 +72,7 @@ impl ApiServer {
         let state = ApiState {
             objects: Arc::default(),
             events: broadcast::channel(64).0,
+            delay: Arc::default(),
         };
         let served = state.clone();
         let server = tokio::spawn(async move {
@@ -107,6 +114,30 @@ impl ApiServer {
             .objects()
             .claims
             .insert(format!("team/{name}"), claim);
+    }
+
+    /// Deletes a claim. Nobody is told.
+    pub fn loses_claim(&self, name: &str) {
+        self.state.objects().claims.remove(&format!("team/{name}"));
+    }
+
+    /// Adds a pod of the namespace `team`. Its name is its UID.
+    pub fn has_pod(&self, name: &str, spec: &Value) {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "team", "uid": name},
+            "spec": spec,
+        });
+        self.state
+            .objects()
+            .pods
+            .insert(format!("team/{name}"), pod);
+    }
+
+    /// Answers so late from now on.
+    pub fn slow_down(&self, delay: Duration) {
+        let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        self.state.delay.store(millis, Ordering::Relaxed);
     }
 
     /// The devices of the node's slice, by name, and the generation of its pool.
@@ -159,6 +190,8 @@ impl ApiState {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let body = request.into_body().collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let delay = self.delay.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(delay)).await;
         if path == SLICES {
             return if query.contains("watch=") {
                 self.watch()
@@ -206,6 +239,10 @@ impl ApiState {
                 "apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": name, "uid": "n-1"},
             }));
+        }
+        if let Some(pod) = path.strip_prefix("/api/v1/namespaces/") {
+            let name = pod.replacen("/pods/", "/", 1);
+            return self.objects().pods.get(&name).cloned();
         }
         let claims = "/apis/resource.k8s.io/v1/namespaces/";
         let (namespace, name) = path.strip_prefix(claims)?.split_once("/resourceclaims/")?;

@@ -242,7 +242,7 @@ fn a_pod_without_cards_starts_beside_pods_of_other_schedulers() {
 }
 
 #[test]
-fn a_pod_with_a_resource_claim_waits_and_says_what_to_ask_for_instead() {
+fn a_pod_whose_resource_claim_does_not_exist_waits_and_says_so() {
     let cluster = Cluster::with_cards(1);
     let mut claims = pod("claims", json!({}));
     claims["spec"]["resourceClaims"] = json!([{"name": "card", "resourceClaimName": "mine"}]);
@@ -253,7 +253,7 @@ fn a_pod_with_a_resource_claim_waits_and_says_what_to_ask_for_instead() {
         condition(pod?).map(str::to_owned)
     });
     assert!(
-        reason.contains("resource claims, which the running scheduler does not allocate"),
+        reason.contains("claim default/mine does not exist"),
         "{reason}"
     );
 }

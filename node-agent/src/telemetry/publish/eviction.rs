@@ -32,10 +32,8 @@ pub(super) async fn evict(client: &Client, event: &v1::Event, list: &v1::ListRep
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), workload.namespace);
     let (namespace, pod) = (workload.namespace, workload.pod);
-    match tokio::time::timeout(PATIENCE, post(&pods, pod, uid)).await {
-        Ok(Ok(_)) => info!(namespace, pod, "Pod evicted by offender policy"),
-        // The pod is gone, or another one has its name.
-        Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => {}
+    match tokio::time::timeout(PATIENCE, evict_pod(&pods, pod, uid)).await {
+        Ok(Ok(())) => info!(namespace, pod, "Pod evicted by offender policy"),
         Ok(Err(error)) => {
             let problem = error_chain(&error);
             warn!(namespace, pod, problem, "Failed to evict pod");
@@ -44,9 +42,11 @@ pub(super) async fn evict(client: &Client, event: &v1::Event, list: &v1::ListRep
     }
 }
 
+/// Evicts the pod with this UID, if there still is one.
+///
 /// Not kube's own call: it serializes the delete options under another name than the API expects, so the UID
 /// precondition would be lost.
-async fn post(pods: &Api<Pod>, pod: &str, uid: String) -> Result<Value, Error> {
+pub(crate) async fn evict_pod(pods: &Api<Pod>, pod: &str, uid: String) -> Result<(), Error> {
     let this = Preconditions {
         uid: Some(uid),
         ..Preconditions::default()
@@ -62,6 +62,11 @@ async fn post(pods: &Api<Pod>, pod: &str, uid: String) -> Result<Value, Error> {
         }),
     };
     let how = PostParams::default();
-    pods.create_subresource("eviction", pod, &how, &eviction)
-        .await
+    let asked = pods.create_subresource::<_, Value>("eviction", pod, &how, &eviction);
+    match asked.await {
+        Ok(_) => Ok(()),
+        // The pod is gone, or another one has its name.
+        Err(Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) => Err(error),
+    }
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, Instant};
 
 use apportion_kubelet_tests::{ApiServer, PodOf, PodsApi};
 use apportion_proto::v1::{Allocation, AllocationState, ClaimHolder, holder};
@@ -474,16 +475,72 @@ async fn the_slice_follows_what_happens_and_is_written_again_if_somebody_removes
         .await;
 }
 
+/// The kubelet's state was deleted, so it never unprepares the claim.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_gone_and_was_never_unprepared_is_released() {
+    /// The agent asks every half minute, and believes the second answer.
+    const LATEST: Duration = Duration::from_secs(100);
+    let node = ClaimNode::new(1).await;
+    let device = node.device(0).await;
+    for uid in ["gone", "kept"] {
+        node.claim(uid, &[(&device, "2000Mi")])
+            .await
+            .expect("the card is empty");
+    }
+    node.api.loses_claim("gone");
+    let start = Instant::now();
+    while node.node.list().await.allocations.len() > 1 {
+        assert!(start.elapsed() < LATEST, "the claim keeps its memory");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let left = node.node.list().await.allocations;
+    assert_eq!(holder_of(&left[0]).expect("a claim").uid, "kept");
+    assert_eq!(node.node.grant("c-gone"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_has_one_claim_and_a_pod_may_have_several() {
+    let node = ClaimNode::new(1).await;
+    let device = node.device(0).await;
+    let claims = serde_json::json!([{"name": "one", "resourceClaimName": "c1"}, {"name": "two", "resourceClaimName": "c2"}]);
+    let names = |names: &[&str]| {
+        let claims: Vec<Value> = names
+            .iter()
+            .map(|name| serde_json::json!({"name": name}))
+            .collect();
+        serde_json::json!({"claims": claims})
+    };
+    let both = serde_json::json!({"resourceClaims": claims,
+        "containers": [{"name": "main", "resources": names(&["one", "two"])}]});
+    node.api.has_pod("p-1", &both);
+    node.claim("c1", &[(&device, "1000Mi")])
+        .await
+        .expect("nobody has another claim yet");
+    let refused = node
+        .claim("c2", &[(&device, "1000Mi")])
+        .await
+        .expect_err("the container has c1");
+    let sentence = "container main of pod team/p-1 names ResourceClaims c2 and c1, and a container can have one claim";
+    assert!(refused.contains(sentence), "{refused}");
+    let apart = serde_json::json!({"resourceClaims": claims, "containers": [
+        {"name": "main", "resources": names(&["one"])}, {"name": "side", "resources": names(&["two"])}]});
+    node.api.has_pod("p-1", &apart);
+    node.claim("c2", &[(&device, "1000Mi")])
+        .await
+        .expect("each container has one");
+}
+
 /// Claims and shares by annotation in random order, while the agent is killed at random.
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_and_annotations_never_take_more_than_the_card_whatever_dies() {
-    const STEPS: usize = 600;
+    let steps = std::env::var("APPORTION_STORM_STEPS").ok();
+    let steps: usize = steps.and_then(|steps| steps.parse().ok()).unwrap_or(600);
     let (mut node, mut dice) = (ClaimNode::new(2).await, SuiteRng(20_261_126));
     let devices = [node.device(0).await, node.device(1).await];
     let mut claims: BTreeMap<String, u64> = BTreeMap::new();
     let mut shares: BTreeMap<String, String> = BTreeMap::new();
     let (granted, refused, kills) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    for step in 0..STEPS {
+    for step in 0..steps {
         let mib = 2 * (1 + u64::try_from(dice.roll(1500)).expect("it is small"));
         let card = dice.roll(2);
         match dice.roll(100) {
@@ -558,6 +615,10 @@ async fn claims_and_annotations_never_take_more_than_the_card_whatever_dies() {
         .await;
     assert_eq!(node.node.grants(), 0, "no grant is left behind");
     let counts = (granted.get(), refused.get(), kills.get());
+    println!(
+        "{steps} steps: {} claims granted, {} refused, {} kills",
+        counts.0, counts.1, counts.2
+    );
     assert!(
         counts.0 > 50 && counts.1 > 10 && counts.2 > 2,
         "{counts:?} after {PATIENCE:?}"
