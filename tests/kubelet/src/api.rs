@@ -50,6 +50,8 @@ struct ApiObjects {
     slices: BTreeMap<String, Value>,
     /// How often a slice was written.
     writes: usize,
+    /// The UIDs of pods whose eviction was asked for.
+    evictions: Vec<String>,
 }
 
 impl ApiServer {
@@ -121,17 +123,28 @@ impl ApiServer {
         self.state.objects().claims.remove(&format!("team/{name}"));
     }
 
-    /// Adds a pod of the namespace `team`. Its name is its UID.
-    pub fn has_pod(&self, name: &str, spec: &Value) {
+    /// Adds a pending pod of the namespace `team`. Its name is its UID. A Job may control it.
+    pub fn has_pod(&self, name: &str, spec: &Value, job: Option<&str>) {
+        let owner = job.map(|job| {
+            json!({"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job, "controller": true})
+        });
+        let owners: Vec<Value> = owner.into_iter().collect();
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "team", "uid": name},
+            "metadata": {"name": name, "namespace": "team", "uid": name, "ownerReferences": owners},
             "spec": spec,
+            "status": {"phase": "Pending"},
         });
         self.state
             .objects()
             .pods
             .insert(format!("team/{name}"), pod);
+    }
+
+    /// The UIDs of pods whose eviction was asked for.
+    #[must_use]
+    pub fn evictions(&self) -> Vec<String> {
+        self.state.objects().evictions.clone()
     }
 
     /// Answers so late from now on.
@@ -204,6 +217,7 @@ impl ApiState {
             .map(|name| name.trim_start_matches('/'))
         {
             Some(name) => self.slice(&method, name, &body),
+            None if path.ends_with("/eviction") => self.evict(&body),
             None => self.other(&path),
         };
         match found {
@@ -231,6 +245,13 @@ impl ApiState {
             }
             _ => objects.slices.get(name).cloned(),
         }
+    }
+
+    fn evict(&self, body: &Bytes) -> Option<Value> {
+        let eviction: Value = serde_json::from_slice(body).ok()?;
+        let uid = eviction["deleteOptions"]["preconditions"]["uid"].as_str()?;
+        self.objects().evictions.push(uid.to_owned());
+        Some(json!({"apiVersion": "v1", "kind": "Status", "status": "Success"}))
     }
 
     fn other(&self, path: &str) -> Option<Value> {

@@ -498,6 +498,43 @@ async fn a_claim_that_is_gone_and_was_never_unprepared_is_released() {
     assert_eq!(node.node.grant("c-gone"), None);
 }
 
+/// Two schedulers chose the same memory. The kubelet repeats the call, and no scheduler moves a bound pod.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_claim_stays_refused_is_evicted_if_it_is_replaced() {
+    let node = ClaimNode::new(1).await;
+    let device = node.device(0).await;
+    node.node
+        .place("u1", 0, 6000)
+        .await
+        .expect("the card is empty");
+    let spec = serde_json::json!({"nodeName": "node-1", "containers": []});
+    for (uid, pod, job) in [("c1", "p-job", Some("train")), ("c2", "p-bare", None)] {
+        node.api.has_pod(pod, &spec, job);
+        node.api.has_claim(uid, uid, &[(&device, "5000Mi")], &[pod]);
+    }
+    let start = Instant::now();
+    while node.api.evictions().is_empty() {
+        assert!(
+            start.elapsed() < Duration::from_secs(90),
+            "nobody is evicted"
+        );
+        for uid in ["c1", "c2"] {
+            let refused = node.node.kubelet.prepare(uid, uid).await;
+            assert!(refused.is_err_and(|reason| reason.contains("asked for 5000 MiB")));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(
+        start.elapsed() > Duration::from_secs(29),
+        "it may be free soon"
+    );
+    assert_eq!(
+        node.api.evictions(),
+        ["p-job"],
+        "the other one would be lost"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_has_one_claim_and_a_pod_may_have_several() {
     let node = ClaimNode::new(1).await;
@@ -512,7 +549,7 @@ async fn a_container_has_one_claim_and_a_pod_may_have_several() {
     };
     let both = serde_json::json!({"resourceClaims": claims,
         "containers": [{"name": "main", "resources": names(&["one", "two"])}]});
-    node.api.has_pod("p-1", &both);
+    node.api.has_pod("p-1", &both, None);
     node.claim("c1", &[(&device, "1000Mi")])
         .await
         .expect("nobody has another claim yet");
@@ -524,7 +561,7 @@ async fn a_container_has_one_claim_and_a_pod_may_have_several() {
     assert!(refused.contains(sentence), "{refused}");
     let apart = serde_json::json!({"resourceClaims": claims, "containers": [
         {"name": "main", "resources": names(&["one"])}, {"name": "side", "resources": names(&["two"])}]});
-    node.api.has_pod("p-1", &apart);
+    node.api.has_pod("p-1", &apart, None);
     node.claim("c2", &[(&device, "1000Mi")])
         .await
         .expect("each container has one");
