@@ -19,7 +19,6 @@ mod slice_publisher;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use apportion_proto::v1::{self, holder::Kind};
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tracing::error;
@@ -59,14 +58,6 @@ pub(crate) async fn serve(
         SlicePublisher::new(client.clone(), node).publish(offers),
         ended_claims::release(client, shown, requests),
     );
-}
-
-/// The claim that holds an allocation, if one does.
-fn claim_holder(allocation: &v1::Allocation) -> Option<&v1::ClaimHolder> {
-    match allocation.holder.as_ref()?.kind.as_ref()? {
-        Kind::Claim(claim) => Some(claim),
-        Kind::PodUid(_) | Kind::Pid(_) => None,
-    }
 }
 
 /// Removes what an earlier agent of this node offered to claims, if the agent may. Where it may not, the kubelet does,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use apportion_abi::names::DRA_DRIVER;
 use apportion_exit::error_chain;
 use apportion_ledger::ClaimOwner;
+use apportion_proto::v1::{self, holder::Kind};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -14,7 +15,6 @@ use tokio::sync::watch;
 use tonic::Status;
 use tracing::{info, warn};
 
-use crate::claims::claim_holder;
 use crate::options::RefusedClaimPolicy;
 use crate::telemetry::publish;
 use crate::telemetry::view::AgentView;
@@ -205,6 +205,14 @@ impl ClaimPods {
                 "failed to read pod {pod}: the API server does not answer"
             )),
         }
+    }
+}
+
+/// The claim that holds an allocation, if one does.
+pub(super) fn claim_holder(allocation: &v1::Allocation) -> Option<&v1::ClaimHolder> {
+    match allocation.holder.as_ref()?.kind.as_ref()? {
+        Kind::Claim(claim) => Some(claim),
+        Kind::PodUid(_) | Kind::Pid(_) => None,
     }
 }
 

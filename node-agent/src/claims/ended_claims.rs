@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use crate::api::request::AgentRequest;
-use crate::claims::claim_holder;
+use crate::claims::claim_pods::claim_holder;
 use crate::telemetry::view::AgentHandle;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
