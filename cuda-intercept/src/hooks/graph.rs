@@ -196,6 +196,7 @@ pub(crate) unsafe fn instantiate_with_parameters(
     let Some(process) = process::limited().filter(|_| uploads && !exec.is_null()) else {
         return instantiated(ask(), exec, graph, flags);
     };
+    // Handles are aligned pointers, so none of them is odd.
     let coming = graph as u64 ^ 1;
     count(process, coming, graph, 0);
     let stream = core::ptr::null_mut();
@@ -220,6 +221,7 @@ struct GraphLaunchCharge {
 /// The card memory of graphs in other streams that were launched and may still run.
 fn in_flight(process: &ProcessState, own: GraphLaunch) -> u64 {
     let (mut last, mut sum) = (0, 0_u64);
+    // The driver is asked without the lock, which other launches need. So the list is walked by number.
     loop {
         let next = process.allocations.lock().graphs.flights.ask_after(last);
         let Some((number, flight, event)) = next else {
@@ -265,6 +267,7 @@ fn again(
     let beside = in_flight(process, flight);
     let allocations = process.allocations.lock();
     let live = allocations.graphs.live_beside(exec, footprint.card);
+    // The driver reuses pool memory only if the launch that had it is over. So what others may still use is added.
     let all = footprint.bytes.saturating_add(beside).saturating_add(live);
     let beyond = all.saturating_sub(allocations.pools.reserved(graph_pool(footprint.device)));
     (worst_growth(beyond).min(footprint.growth), Some(number))
@@ -338,7 +341,8 @@ impl GraphLaunchCharge {
     }
 }
 
-/// Charges every card on which the graph allocates, launches the graph, and settles the cards in reverse order.
+/// Charges every card on which the graph allocates, launches the graph, and settles the cards in reverse order. Each card
+/// is a frame of the recursion, so that a launch allocates nothing.
 fn launch_after(
     process: &ProcessState,
     exec: u64,

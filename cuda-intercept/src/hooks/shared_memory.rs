@@ -72,6 +72,7 @@ pub(crate) unsafe fn export(
         let mut allocations = process.allocations.lock();
         let found = allocations.memory_of(PhysicalName::Handle(handle));
         if let Some((id, _)) = found {
+            // From now on others may hold it, so its free must ask the account.
             allocations.share_memory(id);
         }
         let known = found.and_then(|(id, _)| allocations.shares.key_of(HeldMemory::Physical(id)));
@@ -132,6 +133,7 @@ fn join(
     key: Option<u64>,
     ask: impl FnOnce() -> Status,
 ) -> Result<Option<(u64, Hold)>, Status> {
+    // This comes before the driver call. If the last other holder left during the call, nobody would be charged.
     let held = match key.map(|key| (key, account.join(key))) {
         Some((_, JoinedMemory::Refused)) => return Err(OUT_OF_MEMORY),
         Some((key, JoinedMemory::Held(hold))) => Some((key, hold)),
