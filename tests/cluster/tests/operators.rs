@@ -26,11 +26,7 @@ const SHARE: u32 = 2000;
 #[test]
 #[ignore = "it builds operators from their Go modules: `cargo xtask cluster test --suite operators -- --ignored`"]
 fn workloads_of_released_operators_share_gpus_and_start_whole() {
-    let mut release = ChartRelease::prepare(
-        STATE,
-        "simulatedGpus=2,webhook.countShares=true,dra.enabled=true",
-        &[],
-    );
+    let mut release = ChartRelease::prepare(STATE, "simulatedGpus=2,webhook.countShares=true", &[]);
     release.install();
     release.rolled_out();
     release.shares_are_taken("the webhook is trusted");
@@ -55,7 +51,6 @@ fn workloads_of_released_operators_share_gpus_and_start_whole() {
     gangs_start_whole(&release, job_set, 2);
     gangs_start_whole(&release, pytorch_job, 2);
     kueue_admits_what_its_quota_allows(&release);
-    kueue_counts_the_memory_of_claims(&release);
 }
 
 /// Of two workloads on two GPUs, the one that fits runs, and the other has no bound pod. `shares` pods of the first ask
@@ -166,10 +161,22 @@ fn kueue_admits_what_its_quota_allows(release: &ChartRelease) {
 }
 
 /// Kueue counts what Jobs ask for by claims, in the capacity of the agent's ResourceSlice. kube-scheduler places them.
-fn kueue_counts_the_memory_of_claims(release: &ChartRelease) {
+#[test]
+#[ignore = "it builds Kueue from its Go module: `cargo xtask cluster test --suite operators -- --ignored`"]
+fn kueue_counts_the_memory_of_claims() {
+    let mut release = ChartRelease::prepare(STATE, "simulatedGpus=2,dra.enabled=true", &[]);
+    release.install();
+    release.rolled_out();
+    let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kubernetes");
+    let kueue = [WorkloadOperator::Kueue];
+    operators::start(&mut release.cluster, &modules, &kueue).unwrap();
+    let release = &release;
+    let _workloads = WorkloadCleanup(release);
     let quota = format!("{QUOTA}Mi");
     for object in kueue_queue("claims", &[(CLAIMED_MEMORY, &quota)]) {
-        release.cluster.apply(&object).unwrap();
+        eventually("Kueue takes its queue", || {
+            release.cluster.apply(&object).is_ok()
+        });
     }
     let memory = format!("{SHARE}Mi");
     let template = claim_template("kueued", Some(&memory), None);
