@@ -17,7 +17,7 @@ const ROUNDS: usize = 25;
 const MANY: usize = 63;
 const SLOW: Duration = Duration::from_millis(200);
 /// What preparing one claim may take besides the API server's answer.
-const PREPARE_BUDGET: Duration = Duration::from_millis(20);
+const PREPARE_BUDGET: Duration = Duration::from_millis(50);
 /// What a slice may lag behind, besides the API server's answer.
 const SLICE_BUDGET: Duration = Duration::from_secs(1);
 
