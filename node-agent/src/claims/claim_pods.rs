@@ -9,7 +9,7 @@ use apportion_exit::error_chain;
 use apportion_ledger::ClaimOwner;
 use apportion_proto::v1::{self, holder::Kind};
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType, Recorder};
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::watch;
 use tonic::Status;
@@ -72,12 +72,8 @@ impl ClaimPods {
         views: watch::Receiver<Arc<AgentView>>,
         policy: RefusedClaimPolicy,
     ) -> Self {
-        let reporter = Reporter {
-            controller: "apportion-agent".to_owned(),
-            instance: Some(node.clone()),
-        };
         Self {
-            recorder: Recorder::new(client.clone(), reporter),
+            recorder: publish::recorder(client.clone(), node.clone()),
             client,
             node,
             views,

@@ -26,6 +26,7 @@ mod gpu_node;
 mod schedule;
 mod status;
 
+pub(crate) use events::recorder;
 pub(crate) use eviction::evict_pod as evict;
 use gpu_node::GpuNodePublisher;
 use schedule::PublishSchedule;

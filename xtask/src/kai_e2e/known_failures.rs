@@ -12,7 +12,7 @@ struct KnownFailure {
 const NOT_RUN: &[&str] = &["gitops", "scale", "timeaware", "upgrade"];
 
 /// The texts of several rows.
-const CLAIMS: &str = "needs resource claims, which Apportion does not serve";
+const CLAIMS: &str = "needs GPUs of NVIDIA's DRA driver, which this cluster lacks";
 const EXPORTER: &str =
     "waits for the DaemonSet of KAI's numa-placement-exporter, which KAI's operator starts";
 const CONFIG_MAPS: &str =

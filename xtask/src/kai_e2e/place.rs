@@ -1,8 +1,8 @@
 //! The cluster that KAI's suite expects: its own node pool, and the chart in place of KAI.
 //!
 //! KAI's suite runs on kind with four nodes of eight GPUs with a device plugin, two with dynamic resource allocation
-//! and one without GPUs. Here are as many of the first as the options say, and all the others. The GPUs for claims are
-//! objects only: no driver prepares them.
+//! and one without GPUs. Here are the first four, or as many as the options say, and the last. Those with GPUs for
+//! claims are left out.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::Result;
 use apportion_cluster::stand_ins::{self, AgentServiceAccount, StandInNode};
 use apportion_cluster::{LocalCluster, image};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{chart, operators};
 use crate::stage;
@@ -23,10 +23,6 @@ const OPERATOR: &str = "apportion-stand-in-operator";
 /// The memory of a GPU in KAI's pool, in MiB.
 const GPU_MEMORY: u32 = 11441;
 const GPUS: u32 = 8;
-/// NVIDIA's DRA driver and its DeviceClass.
-const CLAIMED: &str = "gpu.nvidia.com";
-/// The label of nodes whose GPUs that driver gives out.
-const FOR_CLAIMS: &str = "nvidia.com/gpu.deploy.dra-plugin-gpu";
 /// Two specs look for a node with this resource. The resource of GPUs is `nvidia.com/gpu`.
 const NAMED_BY_SPECS: &str = "gpu";
 
@@ -57,7 +53,6 @@ pub(super) fn prepare(
     add_storage(cluster, &nodes)?;
     operators::install_kinds(cluster, dir)?;
     add_numa_zones(cluster, &nodes)?;
-    add_claimed_gpus(cluster, &nodes)?;
     operators::start(workspace, cluster)?;
     chart::install(workspace, cluster)?;
     let account = AgentServiceAccount {
@@ -141,31 +136,6 @@ fn add_numa_zones(cluster: &LocalCluster, nodes: &[StandInNode]) -> Result<()> {
     Ok(())
 }
 
-/// The DeviceClass of NVIDIA's DRA driver, and what that driver publishes for the nodes whose GPUs are for claims.
-fn add_claimed_gpus(cluster: &LocalCluster, nodes: &[StandInNode]) -> Result<()> {
-    let expression = format!("device.driver == '{CLAIMED}'");
-    cluster.apply(&json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
-        "metadata": {"name": CLAIMED}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}))?;
-    let is_for_claims =
-        |node: &&StandInNode| node.labels.iter().any(|(name, _)| *name == FOR_CLAIMS);
-    for node in nodes.iter().filter(is_for_claims) {
-        let device = |number: u32| {
-            json!({"name": format!("gpu-{number}"), "attributes": {
-                "type": {"string": "gpu"},
-                "uuid": {"string": format!("GPU-{}-{number}", node.name)},
-                "productName": {"string": "Tesla-K80"}}})
-        };
-        let devices: Vec<Value> = (0..GPUS).map(device).collect();
-        cluster.apply(
-            &json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
-            "metadata": {"name": format!("{}-{CLAIMED}", node.name)},
-            "spec": {"driver": CLAIMED, "nodeName": node.name, "devices": devices,
-                "pool": {"name": node.name, "generation": 1, "resourceSliceCount": 1}}}),
-        )?;
-    }
-    Ok(())
-}
-
 fn nodes(with_gpus: usize) -> Vec<StandInNode> {
     let capacity = || {
         let capacity = [
@@ -189,18 +159,12 @@ fn nodes(with_gpus: usize) -> Vec<StandInNode> {
             ("nvidia.com/gpu.deploy.device-plugin", "true".to_owned()),
         ],
     });
-    let without = |name: &str, labels| StandInNode {
-        name: name.to_owned(),
+    let without = StandInNode {
+        name: "cpu-1".to_owned(),
         gpus: 0,
         gpu_memory: 0,
         capacity: capacity(),
-        labels,
+        labels: Vec::new(),
     };
-    let for_claims = || vec![(FOR_CLAIMS, "true".to_owned())];
-    let others = [
-        without("claims-1", for_claims()),
-        without("claims-2", for_claims()),
-        without("cpu-1", Vec::new()),
-    ];
-    with_gpus.chain(others).collect()
+    with_gpus.chain([without]).collect()
 }

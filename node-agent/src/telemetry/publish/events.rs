@@ -28,12 +28,8 @@ pub(super) struct EventPublisher {
 
 impl EventPublisher {
     pub(super) fn new(client: Client, node: String) -> Self {
-        let reporter = Reporter {
-            controller: "apportion-agent".to_owned(),
-            instance: Some(node.clone()),
-        };
         Self {
-            recorder: Recorder::new(client, reporter),
+            recorder: recorder(client, node.clone()),
             node,
             quiet: EventSpamFilter::default(),
         }
@@ -72,6 +68,15 @@ impl EventPublisher {
         let uid = pod_uid(&event.allocation, list);
         Some(reference::<Pod>(workload.pod, namespace, uid))
     }
+}
+
+/// Publishes events as the agent of a node.
+pub(crate) fn recorder(client: Client, node: String) -> Recorder {
+    let reporter = Reporter {
+        controller: "apportion-agent".to_owned(),
+        instance: Some(node),
+    };
+    Recorder::new(client, reporter)
 }
 
 fn reference<K: Resource<DynamicType = ()>>(
