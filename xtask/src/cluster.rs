@@ -7,7 +7,6 @@ use std::env;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::{slice, thread};
 
 use anyhow::{Context, Result, bail};
 use apportion_cluster::binaries::{self, ClusterBinaries};
@@ -20,21 +19,16 @@ use clap::{Args, Subcommand};
 use crate::kai_e2e;
 use crate::stage;
 use crate::steps::run;
-use crate::test_programs::{self, TestProgram};
 use crate::workspace::Workspace;
+
+mod suite_run;
+
+use suite_run::SuiteRun;
 
 /// The variable for another cluster folder than `cluster` in Cargo's target folder.
 const FOLDER: &str = "APPORTION_CLUSTER_DIR";
-/// The variable that tells the suites of a running cluster.
-const CLUSTER: &str = "APPORTION_CLUSTER";
-
 /// The programs that allocate.
 const VICTIMS: [&str; 2] = ["victim", "victim-linked"];
-/// The packages of the suites, and the features to build them with.
-const SUITES: &str = "apportion-cluster";
-const SCHEDULER: &str = "apportion-tests";
-const FEATURES: &str = "apportion-cluster/suites,apportion-tests/control-plane";
-
 /// The commands for a cluster.
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
@@ -102,6 +96,9 @@ pub(crate) struct ClusterOptions {
     /// Simulated GPUs of the machine.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     gpus: u32,
+    /// Memory of each simulated GPU, in MiB or with a unit (46068, 46068Mi, 44Gi) [default: the simulated driver's].
+    #[arg(long, value_name = "SIZE")]
+    gpu_memory: Option<String>,
     /// Kubernetes minor version, such as 1.36 [default: the newest in tests/kubernetes].
     #[arg(long, value_name = "MINOR")]
     kubernetes: Option<String>,
@@ -122,6 +119,7 @@ impl ClusterOptions {
         Self {
             nodes: 1,
             gpus: 1,
+            gpu_memory: None,
             kubernetes: None,
             containerd: None,
             release: false,
@@ -142,7 +140,14 @@ pub(crate) fn perform(workspace: &Workspace, task: ClusterCommand) -> Result<Exi
             }
         }
         ClusterCommand::Up(shape) => start(workspace, &folder, &shape)?,
-        ClusterCommand::Down => end(&folder)?,
+        ClusterCommand::Down => {
+            if let Ok(second) = suite_run::second(&folder)
+                && second.path().exists()
+            {
+                end(&second)?;
+            }
+            end(&folder)?;
+        }
         ClusterCommand::Status => return Ok(status(&folder)),
         ClusterCommand::Load => load(workspace, &running(&folder)?)?,
         ClusterCommand::Install { release, args } => {
@@ -157,7 +162,13 @@ pub(crate) fn perform(workspace: &Workspace, task: ClusterCommand) -> Result<Exi
         }
         ClusterCommand::Ctr(rest) => return become_it(running(&folder)?.ctr_command(), &rest),
         ClusterCommand::Test { shape, suite, args } => {
-            test(workspace, &folder, &shape, &suite, &args)?;
+            let run = SuiteRun {
+                workspace,
+                folder: &folder,
+                shape: &shape,
+                args: &args,
+            };
+            run.test(&suite)?;
         }
         ClusterCommand::KaiE2e(options) => return run_kais(workspace, &folder, &options),
     }
@@ -197,6 +208,7 @@ fn bring_up(
         silent_nodes: shape.nodes - 1,
         stand_ins: shape.stand_ins,
         gpus: shape.gpus,
+        gpu_memory: shape.gpu_memory.clone(),
         staged: stage::build(workspace, shape.release)?,
         victims: victims(workspace)?,
     };
@@ -331,90 +343,4 @@ fn become_it(mut command: Command, rest: &PassthroughArguments) -> Result<ExitCo
     let error = command.args(&rest.args).exec();
     let program = Path::new(command.get_program()).display().to_string();
     Err(error).with_context(|| format!("failed to start {program}"))
-}
-
-/// Runs the suites, and stops the cluster if it was started for them. Without a name these are all suites, including
-/// the scheduler's.
-fn test(
-    workspace: &Workspace,
-    folder: &ClusterFolder,
-    shape: &ClusterOptions,
-    suites: &[String],
-    args: &[String],
-) -> Result<()> {
-    let mut cargo = workspace.cargo();
-    cargo.args(["test", "--workspace", "--features", FEATURES]);
-    match suites {
-        [] => cargo.arg("--tests"),
-        _ => cargo.args(suites.iter().flat_map(|suite| ["--test", suite.as_str()])),
-    };
-    let built = test_programs::build(&mut cargo)?;
-    let of_package = |package| {
-        built
-            .iter()
-            .filter(move |program| program.package == package)
-    };
-
-    // The scheduler's suite starts its own API servers and needs no cluster.
-    let scheduler = of_package(SCHEDULER).find(|program| program.target == "scheduler");
-    if suites.is_empty() && scheduler.is_none() {
-        bail!("no test suite of the scheduler was found");
-    }
-    let is_known = |suite: &&String| {
-        let mut known = of_package(SUITES).chain(scheduler);
-        known.any(|program| program.target == **suite)
-    };
-    if let Some(other) = suites.iter().find(|suite| !is_known(suite)) {
-        bail!("{other} needs no cluster; hint: cargo test --workspace --test {other}");
-    }
-    let needs_one = of_package(SUITES).next().is_some();
-    let ran_before =
-        LocalCluster::at(folder).is_some_and(|cluster| cluster.state() == ClusterState::Up);
-    if needs_one && !ran_before {
-        bring_up(workspace, folder, shape)?;
-    }
-    let prepare = |command: &mut Command, more: &[&str]| {
-        command
-            .args(more)
-            .args(args)
-            .env(CLUSTER, folder.path())
-            .env("APPORTION_STAGED", workspace.staged(shape.release));
-    };
-    let mut failed = Vec::new();
-    let mut run_one = |program: &TestProgram, more: &[&str]| {
-        println!("\n     Running {} {}", program.package, program.target);
-        let mut command = program.command();
-        prepare(&mut command, more);
-        if run(&mut command).is_err() {
-            failed.push(program.target.clone());
-        }
-    };
-    match scheduler {
-        // Two tests at once are enough for a small machine.
-        Some(program) if !needs_one => run_one(program, &["--test-threads=2"]),
-        _ => {
-            let succeeded = thread::scope(|scope| {
-                // The scheduler's suite waits as much as the others do, so it runs beside them. Its output is shown
-                // when it ends.
-                let beside = scheduler.map(|program| {
-                    let prepare = |command: &mut Command| prepare(command, &["--test-threads=1"]);
-                    scope.spawn(move || test_programs::run(slice::from_ref(program), 1, &prepare))
-                });
-                // These run one after another, because they share the node.
-                of_package(SUITES).for_each(|program| run_one(program, &[]));
-                if !ran_before {
-                    end(folder)?;
-                }
-                anyhow::Ok(beside.is_none_or(|suite| suite.join().is_ok_and(|it| it.failed == 0)))
-            })?;
-            if !succeeded {
-                failed.push("scheduler".to_owned());
-            }
-        }
-    }
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        bail!("failed: {}", failed.join(", "))
-    }
 }

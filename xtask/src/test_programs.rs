@@ -89,35 +89,50 @@ fn read(message: &Value) -> Option<TestProgram> {
     })
 }
 
+/// Sets up the environment of a program.
+pub(crate) type ProgramSetup<'a> = dyn Fn(&mut Command) + Sync + 'a;
+
 /// Runs `programs`, at most `jobs` at once, each set up by `prepare`. The output of a program is shown when it ends.
-pub(crate) fn run(
-    programs: &[TestProgram],
-    jobs: usize,
-    prepare: &(dyn Fn(&mut Command) + Sync),
-) -> TestTally {
+pub(crate) fn run(programs: &[TestProgram], jobs: usize, prepare: &ProgramSetup<'_>) -> TestTally {
     // The long ones first: suites of processes take minutes, tests inside crates take seconds.
     let (suites, inline): (Vec<_>, Vec<_>) =
         programs.iter().partition(|program| program.is_integration);
-    let waiting = Mutex::new(suites.into_iter().chain(inline).collect::<VecDeque<_>>());
-    let tally = Mutex::new(TestTally::default());
+    let in_order: Vec<_> = suites.into_iter().chain(inline).collect();
+    run_in_lanes(&in_order, &vec![prepare; jobs.max(1)]).0
+}
+
+/// Runs `programs` in their order, one at a time in each lane. A lane sets up the programs that it runs. Returns the
+/// tally and the targets that failed.
+pub(crate) fn run_in_lanes(
+    programs: &[&TestProgram],
+    lanes: &[&ProgramSetup<'_>],
+) -> (TestTally, Vec<String>) {
+    let waiting = Mutex::new(programs.iter().collect::<VecDeque<_>>());
+    let results = Mutex::new((TestTally::default(), Vec::new()));
     let next = || waiting.lock().ok()?.pop_front();
     thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
+        for prepare in lanes {
             scope.spawn(|| {
                 while let Some(program) = next() {
-                    let outcome = program.run(prepare);
-                    if let Ok(mut tally) = tally.lock() {
+                    let outcome = program.run(*prepare);
+                    if let Ok(mut results) = results.lock() {
                         // Under the lock, so that outputs do not mix.
                         program.show(&outcome);
-                        *tally += outcome.tally;
+                        results.0 += outcome.tally;
+                        if outcome.tally.failed > 0 {
+                            results.1.push(program.target.clone());
+                        }
                     }
                 }
             });
         }
     });
-    tally.into_inner().unwrap_or(TestTally {
-        passed: 0,
-        failed: 1,
+    results.into_inner().unwrap_or_else(|_| {
+        let tally = TestTally {
+            passed: 0,
+            failed: 1,
+        };
+        (tally, vec!["a lane".to_owned()])
     })
 }
 

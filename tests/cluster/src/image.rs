@@ -25,9 +25,9 @@ pub const ALL_CARDS: &str = "apportion.test/all-cards:latest";
 pub const AGENT: &str = "apportion.test/agent:latest";
 /// The tools that a person expects in a container's shell.
 const USERLAND: &[&str] = &[
-    "sh", "cat", "chmod", "cp", "date", "dd", "env", "grep", "head", "id", "kill", "ln", "ls",
-    "mkdir", "mount", "mv", "nproc", "ps", "readlink", "rm", "sed", "setpriv", "sleep", "sort",
-    "stat", "tail", "test", "touch", "true", "umount", "uname", "unshare", "wc",
+    "sh", "bash", "cat", "chmod", "cp", "date", "dd", "env", "grep", "head", "id", "kill", "ln",
+    "ls", "mkdir", "mount", "mv", "nproc", "ps", "readlink", "rm", "sed", "setpriv", "sleep",
+    "sort", "stat", "tail", "test", "touch", "true", "umount", "uname", "unshare", "wc",
 ];
 
 /// Loads every image of the cluster into its containerd.

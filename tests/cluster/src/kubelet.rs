@@ -46,7 +46,7 @@ pub(crate) fn write(folder: &ClusterFolder, ports: &ClusterPorts) -> Result<()> 
             "memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
             "imagefs.available": "0%", "imagefs.inodesFree": "0%",
         },
-        "nodeStatusUpdateFrequency": "5s",
+        "nodeStatusUpdateFrequency": "1s",
         "maxPods": 200,
     });
     folder.write(

@@ -36,6 +36,8 @@ pub struct ClusterSpec {
     pub stand_ins: bool,
     /// How many simulated cards the machine has.
     pub gpus: u32,
+    /// The memory of each card, as the simulated driver reads it, such as `46068Mi`; otherwise its default.
+    pub gpu_memory: Option<String>,
     /// The tree of `cargo xtask build`.
     pub staged: PathBuf,
     /// The folder with the victim programs.
@@ -146,6 +148,9 @@ impl ClusterStart<'_> {
         let mut command = Command::new(self.wanted.staged.join("lib/apportion/apportion-simd"));
         command.arg("--socket").arg(self.folder.cards());
         command.args(["--gpus", &self.wanted.gpus.to_string()]);
+        if let Some(memory) = &self.wanted.gpu_memory {
+            command.args(["--gpu-memory", memory]);
+        }
         command
     }
 

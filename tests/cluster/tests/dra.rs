@@ -137,19 +137,20 @@ fn as_many_claims_run_as_fit_and_each_end_starts_the_next() {
     let node = ClaimNode::start();
     let all = node.offered(&node.cards[0]).expect("the slice is there");
     let fit = usize::try_from(all / SHARE).expect("it is small");
-    let pods: Vec<ManagedPod> = (0..=fit)
+    // On a GPU of 46,068 MiB these are 24 claims, of which 22 fit.
+    let pods: Vec<ManagedPod> = (0..fit + 2)
         .map(|number| node.pod(&format!("claim-{number}"), FULL, "first"))
         .collect();
     let running = || pods.iter().filter(|pod| pod.phase() == "Running").count();
     eventually("as many run as fit", || running() == fit);
-    let waiting = pods
-        .iter()
-        .find(|pod| pod.phase() == "Pending")
-        .expect("one does not fit");
-    eventually("kube-scheduler says why the last one waits", || {
-        waiting.events().contains("cannot allocate all claims")
-    });
-    for pod in pods.iter().filter(|pod| pod.name != waiting.name) {
+    let (running_pods, waiting): (Vec<_>, Vec<_>) =
+        pods.iter().partition(|pod| pod.phase() == "Running");
+    for pod in &waiting {
+        eventually("kube-scheduler says why the others wait", || {
+            pod.events().contains("cannot allocate all claims")
+        });
+    }
+    for pod in &running_pods {
         let log = pod.says("alloc 2");
         assert!(
             log.contains(&format!("total 0 {}", SHARE * MIB)),
@@ -167,14 +168,17 @@ fn as_many_claims_run_as_fit_and_each_end_starts_the_next() {
             pod.name
         );
     }
-    println!("{fit} claims of {SHARE} MiB run on a card of {all} MiB, and one waits");
-    assert_eq!(running(), fit, "the last one still waits");
-    let first = pods
-        .iter()
-        .find(|pod| pod.name != waiting.name)
-        .expect("some run");
-    first.delete();
-    waiting.says("alloc 2");
+    println!(
+        "{fit} claims of {SHARE} MiB run on a GPU that offers {all} MiB, and {} wait",
+        waiting.len()
+    );
+    assert_eq!(running(), fit, "the others still wait");
+    running_pods[0].delete();
+    eventually("one of the others starts", || {
+        waiting
+            .iter()
+            .any(|pod| pod.logs("main").contains("alloc 2"))
+    });
     drop(pods);
     node.ends_clean();
 }

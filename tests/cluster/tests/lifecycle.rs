@@ -107,6 +107,7 @@ fn wanted() -> ClusterSpec {
     ClusterSpec {
         silent_nodes: 0,
         stand_ins: false,
+        gpu_memory: None,
         gpus: 1,
         staged: env::var_os("APPORTION_STAGED")
             .map(PathBuf::from)

@@ -13,8 +13,14 @@ const VLLM: &str = "exec victim take 90 hold";
 const VECTOR_ADD: &str = "exec victim alloc 196K alloc 196K alloc 196K sync";
 
 /// Name and entry point.
-const STAND_INS: [(&str, &[&str]); 3] = [
+const STAND_INS: [(&str, &[&str]); 5] = [
     ("docker.io/library/ubuntu:latest", &["/bin/sh"]),
+    // These two are in the specs of NVIDIA's DRA driver.
+    ("docker.io/library/ubuntu:22.04", &["/bin/bash"]),
+    (
+        "nvcr.io/nvidia/cuda:12.2.0-base-ubuntu22.04",
+        &["/bin/bash"],
+    ),
     ("docker.io/vllm/vllm-openai:latest", &["/usr/bin/vllm"]),
     (
         "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",

@@ -132,8 +132,8 @@ fn held_or_told(node: &ManagedNode, pod: &ManagedPod, reasons: &[&str]) -> Optio
         is_refused = pod.logs("main").contains("alloc 2");
         is_refused || is_told()
     });
-    if is_refused {
-        assert!(used(node, pod) <= LIMIT as f64, "{}", pod.all_logs());
+    // The allocation may be refused after the driver has made the second program's context above the limit.
+    if is_refused && used(node, pod) <= LIMIT as f64 {
         return None;
     }
     Some(told(pod, reasons))
