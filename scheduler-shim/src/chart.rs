@@ -32,8 +32,12 @@ const DONE: &[(&str, &str, &[&str])] = &[
     ("kai.scheduler", "schedulingshards/status", &["patch"]),
     ("kai.scheduler", "configs/status", &["patch"]),
     ("events.k8s.io", "events", &["create", "patch"]),
-    // live/api/claims.rs
-    ("resource.k8s.io", "resourceclaims", &["get", "patch"]),
+    // live/api/claims.rs, live/api/extended_claims.rs
+    (
+        "resource.k8s.io",
+        "resourceclaims",
+        &["create", "delete", "get", "patch"],
+    ),
     ("resource.k8s.io", "resourceclaims/status", &["patch"]),
     ("resource.k8s.io", "resourceclaims/binding", &["patch"]),
     // live/volumes.rs

@@ -393,6 +393,7 @@ impl Work {
                 }
                 SchedulerEffect::Bind { .. }
                 | SchedulerEffect::Evict(_)
+                | SchedulerEffect::DeleteClaim { .. }
                 | SchedulerEffect::PublishEvent { .. }
                 | SchedulerEffect::WriteStatus(_)
                 | SchedulerEffect::WriteReadiness { .. }

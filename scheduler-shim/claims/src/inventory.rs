@@ -1,10 +1,14 @@
 //! All slices and classes of a cluster, indexed for allocations.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::expression::CompiledExpressions;
 use crate::objects::{DeviceClass, ResourceSlice};
+
+/// Stands before the name of a class in the extended resource that every class has.
+pub const IMPLICIT_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
 
 /// A slice, and the number of this version of it.
 #[derive(Debug)]
@@ -53,6 +57,8 @@ pub struct DeviceInventory {
     /// Names of the slices of each pool, by driver and pool.
     by_pool: HashMap<(String, String), BTreeSet<String>>,
     classes: BTreeMap<String, Arc<DeviceClass>>,
+    /// Names of the classes of each extended resource.
+    by_resource: BTreeMap<String, BTreeSet<String>>,
     last_version: u64,
     changes: u64,
     outdated: usize,
@@ -105,14 +111,48 @@ impl DeviceInventory {
     /// Adds a class, or replaces the one with its name.
     pub fn set_class(&mut self, class: DeviceClass) {
         let name = class.metadata.name.clone();
-        self.changes += 1;
+        self.remove_class(&name);
+        if let Some(resource) = &class.spec.extended_resource_name {
+            let names = self.by_resource.entry(resource.clone()).or_default();
+            names.insert(name.clone());
+        }
         self.classes.insert(name, Arc::new(class));
     }
 
     /// Removes a class.
     pub fn remove_class(&mut self, name: &str) {
         self.changes += 1;
-        self.classes.remove(name);
+        let class = self.classes.remove(name);
+        let resource = class.and_then(|class| class.spec.extended_resource_name.clone());
+        if let Some(resource) = resource
+            && let Some(names) = self.by_resource.get_mut(&resource)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_resource.remove(&resource);
+            }
+        }
+    }
+
+    /// Whether any class names an extended resource.
+    #[must_use]
+    pub fn names_resources(&self) -> bool {
+        !self.by_resource.is_empty()
+    }
+
+    /// The class whose devices an extended resource means: every class has an implicit name, and may give another one.
+    /// Of several classes with one name, the newest counts, then the first by name.
+    #[must_use]
+    pub fn class_of_resource(&self, resource: &str) -> Option<&DeviceClass> {
+        if let Some(class) = resource.strip_prefix(IMPLICIT_RESOURCE) {
+            return self.class(class);
+        }
+        let names = self.by_resource.get(resource)?.iter();
+        let classes = names.filter_map(|name| self.class(name));
+        classes.max_by_key(|class| {
+            let created = class.metadata.creation_timestamp.clone();
+            (created, Reverse(class.metadata.name.clone()))
+        })
     }
 
     /// The class with that name.
@@ -216,4 +256,45 @@ impl DeviceInventory {
 
 fn owned(pool: PoolName<'_>) -> (String, String) {
     (pool.driver.to_owned(), pool.pool.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(name: &str, created: &str, resource: Option<&str>) -> DeviceClass {
+        let mut class = DeviceClass::default();
+        class.metadata.name = name.to_owned();
+        class.metadata.creation_timestamp = created.to_owned();
+        class.spec.extended_resource_name = resource.map(str::to_owned);
+        class
+    }
+
+    #[test]
+    fn the_newest_class_has_a_name_and_the_next_one_gets_it_when_that_is_gone() {
+        let mut all = DeviceInventory::default();
+        assert!(!all.names_resources());
+        let gpu = Some("nvidia.com/gpu");
+        all.set_class(class("old", "2026-01-01T00:00:00Z", gpu));
+        all.set_class(class("b", "2026-01-02T00:00:00Z", gpu));
+        all.set_class(class("c", "2026-01-02T00:00:00Z", gpu));
+        all.set_class(class("unnamed", "2026-01-03T00:00:00Z", None));
+        let name = |all: &DeviceInventory, resource: &str| {
+            let class = all.class_of_resource(resource);
+            class.map(|class| class.metadata.name.clone())
+        };
+        assert_eq!(name(&all, "nvidia.com/gpu").as_deref(), Some("b"));
+        all.set_class(class("b", "2026-01-02T00:00:00Z", Some("example.com/gpu")));
+        assert_eq!(name(&all, "nvidia.com/gpu").as_deref(), Some("c"));
+        assert_eq!(name(&all, "example.com/gpu").as_deref(), Some("b"));
+        all.remove_class("c");
+        assert_eq!(name(&all, "nvidia.com/gpu").as_deref(), Some("old"));
+        all.remove_class("old");
+        assert_eq!(name(&all, "nvidia.com/gpu"), None);
+        let implicit = "deviceclass.resource.kubernetes.io/unnamed";
+        assert_eq!(name(&all, implicit).as_deref(), Some("unnamed"));
+        assert_eq!(name(&all, "deviceclass.resource.kubernetes.io/c"), None);
+        all.remove_class("b");
+        assert!(!all.names_resources());
+    }
 }

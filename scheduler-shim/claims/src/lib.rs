@@ -18,6 +18,7 @@ mod counters;
 mod device_part;
 mod device_use;
 mod expression;
+mod extended;
 mod inventory;
 mod node;
 mod pool;
@@ -25,7 +26,8 @@ mod refusal;
 mod request_plan;
 
 pub use device_use::DeviceUsage;
-pub use inventory::DeviceInventory;
+pub use extended::{ContainerRequests, ExtendedRequest, ExtendedRequests, RequestMapping};
+pub use inventory::{DeviceInventory, IMPLICIT_RESOURCE};
 pub use node::NodeView;
 pub use pool::PoolFault;
 pub use refusal::{AllocationRefusal, DeviceShortage, DeviceTally};

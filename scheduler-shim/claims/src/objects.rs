@@ -15,12 +15,14 @@ use crate::attribute::DeviceAttribute;
 
 /// The name and the identity of an object.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct ObjectMetadata {
     pub name: String,
     /// Its namespace, if its kind has any.
     pub namespace: String,
     pub uid: String,
+    /// When it was created, in the API server's form, by which times can be compared as texts.
+    pub creation_timestamp: String,
 }
 
 /// A part of the devices of a pool.

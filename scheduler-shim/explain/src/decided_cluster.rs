@@ -123,7 +123,7 @@ impl<'a> DecidedCluster<'a> {
         // A pod that waits for its place does not hold it yet.
         let holds = outcome.status != TaskStatus::Pipelined;
         if let (Some(node), Some(placement)) = (node, placement) {
-            match &task.cards {
+            match task.cards_on(&node.name) {
                 TaskGpuRequest::Whole(_) if holds && !placement.cards.is_empty() => {
                     let cards = self.cards.entry(node.name.clone()).or_default();
                     for card in &placement.cards {

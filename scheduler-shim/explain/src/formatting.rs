@@ -46,6 +46,7 @@ pub fn cards(task: &Task) -> String {
         TaskGpuRequest::None if !task.claims.is_empty() => {
             format!("the resource claims {}", task.claims.join(", "))
         }
+        TaskGpuRequest::None if !task.extended.is_empty() => "its extended resources".to_owned(),
         TaskGpuRequest::None => "no GPU".to_owned(),
         TaskGpuRequest::Whole(1) => "1 whole GPU".to_owned(),
         TaskGpuRequest::Whole(count) => format!("{count} whole GPUs"),

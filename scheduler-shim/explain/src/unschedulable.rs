@@ -204,7 +204,9 @@ fn unmet(
         return Some((UnmetRequirement::Admission, why));
     }
     let (idle, _) = decided.session.node_state(&node.name)?;
-    let is_partitions = matches!(task.cards, TaskGpuRequest::Partitions(_));
+    let cards = task.cards_on(&node.name);
+    let wants_cards = cards.is_some();
+    let is_partitions = matches!(cards, TaskGpuRequest::Partitions(_));
     match node.mig {
         None if is_partitions => {
             return Some((
@@ -212,15 +214,13 @@ fn unmet(
                 "MIG job cannot be scheduled on non-MIG node".to_owned(),
             ));
         }
-        Some(MigStrategy::Mixed) if task.wants_cards() && !is_partitions => {
+        Some(MigStrategy::Mixed) if wants_cards && !is_partitions => {
             return Some((
                 UnmetRequirement::Kind,
                 "non MIG jobs cant run on a node with MigStrategy='mixed'".to_owned(),
             ));
         }
-        Some(MigStrategy::Single)
-            if task.wants_cards() && !matches!(task.cards, TaskGpuRequest::Whole(_)) =>
-        {
+        Some(MigStrategy::Single) if wants_cards && !matches!(cards, TaskGpuRequest::Whole(_)) => {
             return Some((
                 UnmetRequirement::Kind,
                 "only whole gpu jobs can run on a node with MigStrategy='single'".to_owned(),
@@ -253,8 +253,8 @@ fn unmet(
         );
         return Some((UnmetRequirement::Memory, message));
     }
-    let claims = !task.claims.is_empty();
-    let refusal = claims.then(|| decided.session.claim_refusal(&task.name, &node.name));
+    let has_claims = task.all_claims().next().is_some();
+    let refusal = has_claims.then(|| decided.session.claim_refusal(&task.name, &node.name));
     if let Some(refusal) = refusal.flatten() {
         return Some((UnmetRequirement::Claims, formatting::claim(&refusal)));
     }

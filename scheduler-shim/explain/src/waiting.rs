@@ -183,11 +183,11 @@ impl WaitDiagnosis<'_, '_> {
             cpu_millis,
             memory,
             node_affinity,
-            claims,
             is_guaranteed,
             containers,
             ..
         } = task;
+        let claims: Vec<&String> = task.all_claims().collect();
         let key = format!(
             "{cards:?} {cpu_millis} {memory} {node_affinity:?} {claims:?} {is_guaranteed} {containers:?}"
         );

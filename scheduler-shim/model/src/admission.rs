@@ -131,6 +131,6 @@ impl NodeOccupancy {
     ) -> Option<String> {
         node_requirements::refusal(pod, node)
             .or_else(|| volumes::refusal(pod, node, inventory))
-            .or_else(|| self.refusal(pod, node))
+            .or_else(|| self.refusal(pod, node, &inventory.claims))
     }
 }

@@ -4,7 +4,7 @@
 //! several pods may share is for the queue in its label.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use apportion_abi::names::LABEL_QUEUE;
 use apportion_claims::DeviceInventory;
@@ -14,7 +14,9 @@ use apportion_claims::objects::{
 use apportion_groups::ObjectView;
 use serde_json::Value;
 
+use super::extended_requests::OF_EXTENDED;
 use super::object_kinds::CLAIM_GROUP;
+use super::requests::WHOLE;
 
 mod old_versions;
 
@@ -27,6 +29,9 @@ pub(crate) const CLAIM: &str = "ResourceClaim";
 const SLICE: &str = "ResourceSlice";
 const CLASS: &str = "DeviceClass";
 
+/// Allocations that were decided and that the API server does not show yet, by the claim's namespace and name.
+pub type AssumedAllocations = BTreeMap<String, Arc<AllocationResult>>;
+
 /// Claims, slices and classes, parsed.
 #[derive(Debug, Default)]
 pub struct ClaimStore {
@@ -34,6 +39,21 @@ pub struct ClaimStore {
     pub(crate) devices: Arc<RwLock<DeviceInventory>>,
     /// By namespace and name.
     pub(crate) claims: BTreeMap<String, Arc<KnownClaim>>,
+    /// The claims that stand for extended resources of a pod: the pod and the claim, both with their namespace.
+    extended: BTreeSet<(String, String)>,
+}
+
+/// A claim that stands for extended resources of a pod.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtendedClaimOwner<'a> {
+    /// The claim, in the namespace of the pod.
+    pub claim: &'a str,
+    /// The UID of the claim.
+    pub uid: &'a str,
+    /// The pod, with its namespace.
+    pub pod: &'a str,
+    /// The UID of the pod.
+    pub pod_uid: &'a str,
 }
 
 /// A claim.
@@ -47,6 +67,8 @@ pub(crate) struct KnownClaim {
     /// The queue in its label.
     pub(crate) queue: Option<String>,
     pub(crate) is_for_one_pod: bool,
+    /// The pod, with its namespace, whose extended resources it stands for, and the UID of the pod.
+    pub(crate) extends: Option<(String, String)>,
     pub(crate) defect: Option<String>,
     /// What it counts for, and for which version of the devices.
     charge: Mutex<Option<(u64, f64)>>,
@@ -62,6 +84,10 @@ impl ClaimStore {
         match object.kind() {
             CLAIM => {
                 let known = KnownClaim::of(object, &read);
+                self.forget_claim(&full_name(object));
+                if let Some((pod, _)) = &known.extends {
+                    self.extended.insert((pod.clone(), full_name(object)));
+                }
                 self.claims.insert(full_name(object), Arc::new(known));
             }
             SLICE => {
@@ -90,7 +116,7 @@ impl ClaimStore {
             return;
         }
         match object.kind() {
-            CLAIM => drop(self.claims.remove(&full_name(object))),
+            CLAIM => self.forget_claim(&full_name(object)),
             SLICE => self.change(|devices| devices.remove_slice(object.name())),
             CLASS => {
                 self.change(|devices| devices.remove_class(object.name()));
@@ -98,6 +124,53 @@ impl ClaimStore {
             }
             _ => {}
         }
+    }
+
+    fn forget_claim(&mut self, name: &str) {
+        let known = self.claims.remove(name);
+        if let Some((pod, _)) = known.as_ref().and_then(|known| known.extends.as_ref()) {
+            self.extended.remove(&(pod.clone(), name.to_owned()));
+        }
+    }
+
+    /// The slices and classes.
+    pub(crate) fn devices(&self) -> RwLockReadGuard<'_, DeviceInventory> {
+        self.devices.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The claims that stand for extended resources of a pod with this name, by name.
+    pub(crate) fn extended_of(&self, pod: &str) -> impl Iterator<Item = (&str, &Arc<KnownClaim>)> {
+        let first = (pod.to_owned(), String::new());
+        let all = self.extended.range(first..);
+        let pod = pod.to_owned();
+        let own = all.take_while(move |(of, _)| *of == pod);
+        own.filter_map(|(_, claim)| Some((claim.as_str(), self.claims.get(claim)?)))
+    }
+
+    /// Whether any claim stands for extended resources.
+    pub(crate) fn has_extended(&self) -> bool {
+        !self.extended.is_empty()
+    }
+
+    /// All claims that stand for extended resources.
+    pub fn extended(&self) -> impl Iterator<Item = ExtendedClaimOwner<'_>> {
+        self.extended.iter().filter_map(|(_, claim)| {
+            let known = self.claims.get(claim)?;
+            let (pod, pod_uid) = known.extends.as_ref()?;
+            let (_, claim) = claim.split_once('/')?;
+            let uid = &known.claim.metadata.uid;
+            Some(ExtendedClaimOwner {
+                claim,
+                uid,
+                pod,
+                pod_uid,
+            })
+        })
+    }
+
+    /// How many cards a claim counts for.
+    pub(crate) fn charge(&self, devices: &DeviceInventory, claim: &ResourceClaim) -> f64 {
+        devices.charge(claim, |class| is_of_cards(devices, class))
     }
 
     /// What a claim has in its status, by namespace and name.
@@ -153,10 +226,32 @@ impl KnownClaim {
             shape: read["spec"].to_string(),
             version: text(&object.json()["metadata"]["resourceVersion"]),
             queue: object.label(LABEL_QUEUE).map(str::to_owned),
-            is_for_one_pod: object.annotation(OF_POD).is_some(),
+            is_for_one_pod: [OF_POD, OF_EXTENDED]
+                .iter()
+                .any(|annotation| object.annotation(annotation).is_some()),
+            extends: extended_pod(object),
             defect,
             charge: Mutex::default(),
         }
+    }
+
+    /// A claim that is yet to be made for a pod.
+    pub(crate) fn in_memory(claim: ResourceClaim, version: &str) -> Self {
+        Self {
+            shape: format!("{:?}", claim.spec.devices.requests),
+            version: version.to_owned(),
+            queue: None,
+            is_for_one_pod: true,
+            extends: None,
+            defect: None,
+            charge: Mutex::default(),
+            claim,
+        }
+    }
+
+    /// Whether it stands for extended resources of the pod with this UID.
+    pub(crate) fn is_of_pod(&self, uid: &str) -> bool {
+        self.extends.as_ref().is_some_and(|(_, of)| of == uid)
     }
 
     pub(crate) fn charge(&self, devices: &DeviceInventory) -> f64 {
@@ -165,7 +260,7 @@ impl KnownClaim {
         match *known {
             Some((of, charge)) if of == version => charge,
             Some(_) | None => {
-                let charge = devices.charge(&self.claim, is_of_cards);
+                let charge = devices.charge(&self.claim, |class| is_of_cards(devices, class));
                 *known = Some((version, charge));
                 charge
             }
@@ -178,9 +273,26 @@ pub(crate) fn terms(request: &DeviceRequest) -> impl Iterator<Item = &RequestTer
     request.exactly.iter().chain(&request.first_available)
 }
 
-/// Whether a class is of cards, by its name.
-pub(crate) fn is_of_cards(class: &str) -> bool {
+/// Whether a class is of cards: by its name, or because whole cards are another name of it.
+pub(crate) fn is_of_cards(devices: &DeviceInventory, class: &str) -> bool {
     class.to_lowercase().contains(CARDS)
+        || devices.class(class).is_some_and(|class| {
+            let resource = class.spec.extended_resource_name.as_deref();
+            resource.is_some_and(|resource| WHOLE.contains(&resource))
+        })
+}
+
+/// The pod whose extended resources a claim stands for: the pod that controls it, and its UID.
+#[must_use]
+pub fn extended_pod(claim: ObjectView<'_>) -> Option<(String, String)> {
+    if claim.annotation(OF_EXTENDED) != Some("true") {
+        return None;
+    }
+    let owners = claim.json()["metadata"]["ownerReferences"].as_array();
+    let mut owners = owners.into_iter().flatten();
+    let owner = owners.find(|owner| owner["kind"] == "Pod" && owner["controller"] == true)?;
+    let name = owner["name"].as_str()?;
+    Some((format!("{}/{name}", claim.namespace()), text(&owner["uid"])))
 }
 
 fn full_name(object: ObjectView<'_>) -> String {

@@ -9,7 +9,9 @@ use apportion_policy::cluster::ResourceClaim as PolicyClaim;
 use apportion_policy::cluster::{Cluster, DeviceGrant, Job};
 use serde_json::{Value, json};
 
-use super::claim_store::{CLAIM, KnownClaim, OF_POD, is_of_cards, terms};
+use super::claim_store::{AssumedAllocations, CLAIM, KnownClaim, OF_POD, is_of_cards, terms};
+use super::extended_requests::name_in_memory;
+use super::extended_resources::{self, ExtendedClaims};
 use super::inventory::ObjectInventory;
 use super::pods;
 
@@ -17,9 +19,6 @@ mod allocator;
 mod share_ids;
 
 use allocator::{AllocatorData, ClaimAllocator, ClaimedDevices};
-
-/// Allocations that were decided and that the API server does not show yet, by the claim's namespace and name.
-pub type AssumedAllocations = BTreeMap<String, Arc<AllocationResult>>;
 
 /// The claims that would be created from templates, for pods without theirs.
 pub fn of_templates(inventory: &ObjectInventory) -> Vec<Value> {
@@ -46,7 +45,7 @@ pub fn of_templates(inventory: &ObjectInventory) -> Vec<Value> {
 pub fn enter(inventory: &ObjectInventory, cluster: &mut Cluster, assumed: &AssumedAllocations) {
     let store = &inventory.claims;
     let devices = store.devices.read().unwrap_or_else(PoisonError::into_inner);
-    let mut counted = devices.devices_of_nodes(is_of_cards);
+    let mut counted = devices.devices_of_nodes(|class| is_of_cards(&devices, class));
     for node in &mut cluster.nodes {
         // Cards that the node reports itself are the same ones.
         if let Some(count) = counted.remove(node.name.as_str())
@@ -55,17 +54,24 @@ pub fn enter(inventory: &ObjectInventory, cluster: &mut Cluster, assumed: &Assum
             node.claimable_cards = i64::try_from(count).unwrap_or(i64::MAX);
         }
     }
-    if store.is_empty() {
+    let extended = extended_resources::enter(inventory, &devices, cluster, assumed);
+    let mut claims = store.claims.clone();
+    claims.extend(extended.in_memory.clone());
+    if claims.is_empty() {
         return;
     }
     let users = users(&cluster.jobs);
-    let claims = store.claims.iter();
     cluster.claims = claims
+        .iter()
         .map(|(name, known)| {
             // What was decided last counts, until the claim shows it.
             let shown = || known.claim.status.allocation.clone().map(Arc::new);
-            let allocation = assumed.get(name).cloned().or_else(shown);
-            read(name, known, &devices, &users, allocation)
+            let pod = known.extends.as_ref().map(|(pod, _)| name_in_memory(pod));
+            let mut names = [Some(name), pod.as_ref()].into_iter().flatten();
+            let allocation = names.find_map(|name| assumed.get(name)).cloned();
+            let allocation = allocation.or_else(shown);
+            let claim = read(name, known, &devices, &users, allocation);
+            as_extended(claim, &extended)
         })
         .collect();
     let labels = cluster.nodes.iter().map(|node| {
@@ -75,7 +81,7 @@ pub fn enter(inventory: &ObjectInventory, cluster: &mut Cluster, assumed: &Assum
     });
     let data = AllocatorData {
         devices: Arc::clone(&store.devices),
-        claims: store.claims.clone(),
+        claims,
         labels: labels.collect(),
     };
     cluster.allocator = Some(Arc::new(ClaimAllocator(Arc::new(data))));
@@ -86,7 +92,7 @@ fn users(jobs: &[Arc<Job>]) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut users: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let tasks = jobs.iter().flat_map(|job| &job.tasks);
     for task in tasks.filter(|task| task.status.is_active()) {
-        for claim in &task.claims {
+        for claim in task.all_claims() {
             users.entry(claim).or_default().insert(&task.name);
         }
     }
@@ -103,7 +109,7 @@ fn read(
     let requests = &known.claim.spec.devices.requests;
     let of_cards = requests.iter().find_map(|request| {
         let mut terms = terms(request);
-        terms.find(|terms| is_of_cards(&terms.device_class_name))
+        terms.find(|terms| is_of_cards(devices, &terms.device_class_name))
     });
     let consumers = &known.claim.status.reserved_for;
     let namespace = name.split_once('/').map_or("", |(namespace, _)| namespace);
@@ -127,6 +133,17 @@ fn read(
         defect: known.defect.clone(),
         ..PolicyClaim::default()
     }
+}
+
+/// A claim with what is particular to those in place of extended resources.
+fn as_extended(mut claim: PolicyClaim, extended: &ExtendedClaims) -> PolicyClaim {
+    if let Some(charge) = extended.charges.get(&claim.name) {
+        claim.charge = *charge;
+    }
+    if let Some(why) = extended.left_behind.get(&claim.name) {
+        claim.defect = Some(why.clone());
+    }
+    claim
 }
 
 fn list<'a>(json: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use apportion_claims::IMPLICIT_RESOURCE;
 use apportion_groups::{ObjectStore, ObjectView, TABLE};
 use serde_json::{Value, json};
 
@@ -29,6 +30,8 @@ pub struct ObjectInventory {
     objects: ObjectStore,
     /// By namespace and name, in the same order as the objects.
     pods: BTreeMap<String, BTreeMap<String, Box<ParsedPod>>>,
+    /// Pods that name a device class in place of a resource, by namespace and name.
+    by_class: BTreeSet<(String, String)>,
     /// What the pod that was parsed last requires of its node. Most pods require the same and share it.
     last_key: Arc<str>,
     pod_groups: BTreeMap<String, BTreeMap<String, ParsedPodGroup>>,
@@ -92,6 +95,10 @@ impl ObjectInventory {
                     named.remove(object.name());
                 }
                 self.pods.retain(|_, named| !named.is_empty());
+                if !self.by_class.is_empty() {
+                    let name = (namespace.to_owned(), object.name().to_owned());
+                    self.by_class.remove(&name);
+                }
             }
             "PodGroup" => {
                 if let Some(named) = self.pod_groups.get_mut(namespace) {
@@ -117,6 +124,15 @@ impl ObjectInventory {
                     read.requirements_key = Arc::clone(&self.last_key);
                 } else {
                     self.last_key = Arc::clone(&read.requirements_key);
+                }
+                let is_by_class =
+                    (read.holds.resources()).any(|name| name.starts_with(IMPLICIT_RESOURCE));
+                if is_by_class || !self.by_class.is_empty() {
+                    let name = (object.namespace().to_owned(), object.name().to_owned());
+                    match is_by_class {
+                        true => self.by_class.insert(name),
+                        false => self.by_class.remove(&name),
+                    };
                 }
                 named.insert(object.name().to_owned(), read);
             }
@@ -194,6 +210,11 @@ impl ObjectInventory {
     pub fn pod(&self, namespace: &str, name: &str) -> Option<&ParsedPod> {
         let read = self.pods.get(namespace)?.get(name);
         read.map(Box::as_ref)
+    }
+
+    /// Whether any pod names a device class in place of a resource.
+    pub(crate) fn asks_by_class(&self) -> bool {
+        !self.by_class.is_empty()
     }
 
     /// The parsed form of a PodGroup.

@@ -9,15 +9,20 @@ use std::sync::Arc;
 use apportion_abi::Bytes;
 use apportion_abi::names::{
     LABEL_GPU_COUNT as COUNT, LABEL_GPU_MEMORY as MEMORY, LABEL_MIG_STRATEGY as MIG,
-    RESOURCE_PARTITION as PARTITION,
+    RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE,
 };
 use apportion_groups::ObjectView;
 use apportion_kubernetes::Quantity;
 use apportion_policy::cluster::{LabelMap, MigStrategy, Node};
+use serde_json::{Value, json};
 
 use super::labels::{HOSTNAME, texts};
 use super::object_warnings::{ObjectWarnings, called};
 use super::requests::WHOLE;
+
+/// The field of a node's status that keeps its own count of `nvidia.com/gpu` where an agent's count takes its place. No
+/// API server has such a field.
+pub(crate) const BY_DEVICE_PLUGIN: &str = " by-device-plugin";
 
 /// From this label value on, memory is in bytes and not in MiB.
 const IN_BYTES: f64 = 1_099_511_627_776.0;
@@ -65,6 +70,25 @@ pub(crate) fn node(object: ObjectView<'_>, warnings: &mut ObjectWarnings) -> Nod
         partitions: partitions(object),
         labels: Arc::new(labels(object)),
         ..Node::default()
+    }
+}
+
+/// Whether a node has an extended resource by a device plugin.
+pub(crate) fn offers(object: ObjectView<'_>, resource: &str) -> bool {
+    let status = &object.json()["status"];
+    let amount = match &status[BY_DEVICE_PLUGIN] {
+        own if resource == RESOURCE_WHOLE && !own.is_null() => own,
+        _ => &status["allocatable"][resource],
+    };
+    Quantity::from_json(amount).is_some_and(|amount| amount > Quantity::ZERO)
+}
+
+/// Keeps a node's own count of `nvidia.com/gpu`, before an agent's count takes its place.
+pub fn keep_own_cards(node: &mut Value) {
+    let status = &mut node["status"];
+    if status[BY_DEVICE_PLUGIN].is_null() {
+        let own = status["allocatable"][RESOURCE_WHOLE].clone();
+        status[BY_DEVICE_PLUGIN] = if own.is_null() { json!("0") } else { own };
     }
 }
 

@@ -5,9 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apportion_claims::IMPLICIT_RESOURCE;
 use apportion_groups::ObjectView;
 use apportion_kubernetes::Quantity;
 
+use super::claim_store::ClaimStore;
 use super::inventory::ObjectInventory;
 use super::pod_occupancy::{self, PodOccupancy};
 use super::pods;
@@ -53,10 +55,16 @@ impl NodeOccupancy {
         }
     }
 
-    /// Why a pod can't be on a node.
-    pub fn refusal(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
+    /// Why a pod can't be on a node. What the node does not have, devices may serve: see
+    /// [`extended_resources`](super::extended_resources).
+    pub fn refusal(
+        &self,
+        pod: ObjectView<'_>,
+        node: ObjectView<'_>,
+        claims: &ClaimStore,
+    ) -> Option<String> {
         self.used_port(pod, node)
-            .or_else(|| self.lacking(pod, node))
+            .or_else(|| self.lacking(pod, node, claims))
     }
 
     fn used_port(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
@@ -66,12 +74,29 @@ impl NodeOccupancy {
         Some(format!("has host port {port} in use"))
     }
 
-    fn lacking(&self, pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<String> {
+    fn lacking(
+        &self,
+        pod: ObjectView<'_>,
+        node: ObjectView<'_>,
+        claims: &ClaimStore,
+    ) -> Option<String> {
         pod_occupancy::others(pod)
             .into_iter()
             .find_map(|(name, asked)| {
                 let given = Quantity::from_json(&node.json()["status"]["allocatable"][&name])
                     .unwrap_or_default();
+                if given.is_zero() {
+                    let devices = claims.devices();
+                    if devices.class_of_resource(&name).is_some() {
+                        return None;
+                    }
+                    if let Some(class) = name.strip_prefix(IMPLICIT_RESOURCE) {
+                        let why = format!(
+                            "asked for {asked} of {name}; there is no device class {class}"
+                        );
+                        return Some(why);
+                    }
+                }
                 let key = (node.name().to_owned(), name);
                 let free = given - self.amounts.get(&key).copied().unwrap_or_default();
                 let name = key.1;
@@ -111,7 +136,7 @@ mod tests {
         }
         let nodes = inventory.all("Node");
         nodes
-            .filter_map(|node| occupancy.refusal(ObjectView::new(pod), node))
+            .filter_map(|node| occupancy.refusal(ObjectView::new(pod), node, &inventory.claims))
             .collect()
     }
 

@@ -4,7 +4,7 @@
 //! alone is parsed when that object comes, because the objects themselves are kept as text. A pod's group also
 //! depends on others; `groups` fills it in.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use apportion_abi::names::{
@@ -12,11 +12,12 @@ use apportion_abi::names::{
 };
 use apportion_admission::ignored;
 use apportion_groups::ObjectView;
-use apportion_policy::cluster::{Node, Task, TaskGpuRequest, TaskStatus};
+use apportion_policy::cluster::{ExtendedResourceClaim, Node, Task, TaskGpuRequest, TaskStatus};
 use serde_json::Value;
 
 use super::cached_group::CachedGroup;
 use super::cards::CardShare;
+use super::extended_requests::{ExtendedClaimStatus, RequestedResources};
 use super::object_warnings::{ObjectWarning, ObjectWarnings, called};
 use super::pod_occupancy::PodOccupancy;
 use super::{cards, clock, node_requirements, nodes, pods, requests, tasks};
@@ -63,6 +64,10 @@ pub struct ParsedPod {
     slotless: Option<Box<str>>,
     /// Its task, without its set and its requirements about nodes; or why it is invalid.
     task: Result<Task, String>,
+    /// The claim that it has in place of extended resources, and what it has of cards besides; if it is bound.
+    pub(crate) extended: Option<Box<ExtendedResourceClaim>>,
+    /// What it requests, once somebody asked.
+    requested: OnceLock<Box<RequestedResources>>,
     /// What it holds beside cards.
     pub holds: PodOccupancy,
     /// CPU and memory.
@@ -91,7 +96,19 @@ impl ParsedPod {
             Some(why) => Err(why),
             None => (cards.clone()).map(|cards| tasks::task(pod, cards, &mut warnings)),
         };
-        let holds = PodOccupancy::of(pod);
+        let mut holds = PodOccupancy::of(pod);
+        let status = pods::node(pod).and_then(|node| Some((node, ExtendedClaimStatus::of(pod)?)));
+        let extended = status.map(|(node, status)| {
+            holds = std::mem::take(&mut holds).without(&status.resources);
+            let asked = cards.as_ref().unwrap_or(&TaskGpuRequest::None);
+            let requested = RequestedResources::of(pod);
+            let cards = requested.cards_without(asked, |name| status.resources.contains(name));
+            Box::new(ExtendedResourceClaim {
+                nodes: Arc::new([node.to_owned()].into()),
+                cards,
+                claim: status.claim,
+            })
+        });
         let shares =
             matches!(cards, Ok(TaskGpuRequest::Shared { .. })) && pods::node(pod).is_none();
         let slotless = if shares {
@@ -116,8 +133,13 @@ impl ParsedPod {
                 pod.label(LABEL_SUBGROUP).map(Box::from),
             ),
             preferred: node_requirements::preferred(pod),
-            task,
+            task: task.map(|task| Task {
+                extended: extended.iter().map(|one| (**one).clone()).collect(),
+                ..task
+            }),
             cards,
+            extended,
+            requested: OnceLock::new(),
             slotless: slotless.map(Into::into),
             cpu_millis: requests::total(pod, "cpu").millis(),
             memory: requests::total(pod, "memory").units(),
@@ -153,6 +175,19 @@ impl ParsedPod {
     pub fn slotless(&self) -> Option<&str> {
         let waits = matches!(self.status, TaskStatus::Pending | TaskStatus::Gated);
         self.slotless.as_deref().filter(|_| waits)
+    }
+
+    /// What it requests, read from its object when somebody asks for the first time.
+    pub(crate) fn requested<'o>(
+        &self,
+        object: impl FnOnce() -> Option<ObjectView<'o>>,
+    ) -> Option<&RequestedResources> {
+        if self.requested.get().is_none() {
+            let json = object()?.read_apart();
+            let requested = RequestedResources::of(ObjectView::new(&json));
+            let _ = self.requested.set(Box::new(requested));
+        }
+        self.requested.get().map(Box::as_ref)
     }
 
     /// The task, or why the pod is invalid.

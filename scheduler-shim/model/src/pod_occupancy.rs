@@ -27,6 +27,17 @@ impl PodOccupancy {
         }
     }
 
+    /// The same without some of its resources.
+    pub(crate) fn without(mut self, resources: &BTreeSet<String>) -> Self {
+        self.others.retain(|name, _| !resources.contains(name));
+        self
+    }
+
+    /// The names of its resources.
+    pub(crate) fn resources(&self) -> impl Iterator<Item = &str> {
+        self.others.keys().map(String::as_str)
+    }
+
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.others.is_empty()

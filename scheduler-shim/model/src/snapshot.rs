@@ -198,7 +198,12 @@ fn take_off(
     if read.is_reservation {
         return;
     }
-    match &read.cards {
+    // What came with a claim is counted with the claim.
+    let held = match &read.extended {
+        Some(extended) => Ok(&extended.cards),
+        None => read.cards.as_ref(),
+    };
+    match held {
         Ok(TaskGpuRequest::Whole(count)) => cards.withdraw(node, &pods::name(pod), *count),
         Ok(TaskGpuRequest::Partitions(taken)) => {
             for (name, count) in taken {

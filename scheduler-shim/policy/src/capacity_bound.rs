@@ -9,7 +9,7 @@ use std::rc::Rc;
 use crate::caches::free_capacity::{FreeCapacity, FreeOnNode};
 use crate::caches::placement_counts::PlacementCounts;
 use crate::caches::task_class::TaskClass;
-use crate::cluster::TaskGpuRequest;
+use crate::cluster::{Task, TaskGpuRequest};
 use crate::fit::may_ever_be;
 use crate::node_resources::{CardShareRequest, NodeState};
 
@@ -87,8 +87,16 @@ pub(crate) fn asks_alike(facts: &ClusterSnapshot<'_>, left: usize, right: usize)
         && l.task.cpu_millis == r.task.cpu_millis
         && l.task.memory == r.task.memory
         && l.task.cards == r.task.cards
+        && asks_alike_by_node(l.task, r.task)
         && l.task.is_legacy_mig == r.task.is_legacy_mig
         && l.task.node_affinity == r.task.node_affinity
+}
+
+/// Whether claims take the place of the same extended resources on the same nodes.
+fn asks_alike_by_node(left: &Task, right: &Task) -> bool {
+    let mut pairs = left.extended.iter().zip(&right.extended);
+    left.extended.len() == right.extended.len()
+        && pairs.all(|(left, right)| left.nodes == right.nodes && left.cards == right.cards)
 }
 
 /// The class of the task, computed once for all tasks like it.
@@ -167,7 +175,7 @@ fn cards_that_fit(node_state: &NodeState, share: &CardShareRequest) -> i64 {
 pub(crate) fn parts(session: &Session<'_>, task: usize, node: usize) -> ResourceVector {
     let facts = session.facts().task(task).task;
     let card = session.state().node(node).largest();
-    let cards = match &facts.cards {
+    let cards = match session.facts().cards_on(task, node) {
         TaskGpuRequest::None => 0.0,
         cards => cards.count(card),
     };

@@ -7,6 +7,7 @@
 //! one session never get the same device. Where the cluster has no [allocator](crate::cluster::DeviceAllocator),
 //! devices are only counted by class, and those of a claim are all on one node.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::claim_devices::ClaimDevices;
@@ -48,17 +49,24 @@ pub(crate) struct ChosenDevices {
 
 /// Whether the task can use its claims on this node.
 pub(crate) fn grants_claims(session: &Session<'_>, task: usize, node: usize) -> bool {
-    if session.facts().task(task).task.claims.is_empty() {
+    if session
+        .facts()
+        .task(task)
+        .task
+        .all_claims()
+        .next()
+        .is_none()
+    {
         return true;
     }
-    let claims = match usable_claims(session, task) {
+    let claims = match usable_claims(session, task, node) {
         Ok(claims) => claims,
         Err(_) => return false,
     };
     if session.facts().allocator().is_none() {
-        return lacking_devices(session, task, claims, node).is_none();
+        return lacking_devices(session, task, &claims, node).is_none();
     }
-    let Ok(known) = known_devices(session, task, claims, node) else {
+    let Ok(known) = known_devices(session, task, &claims, node) else {
         return false;
     };
     let holdings = session.state().claim_holdings();
@@ -72,30 +80,33 @@ pub(crate) fn claim_refusal(
     task: usize,
     node: usize,
 ) -> Option<ClaimRefusal> {
-    if session.facts().task(task).task.claims.is_empty() {
-        return None;
-    }
-    let claims = match usable_claims(session, task) {
+    let asked = session.facts().task(task).task;
+    asked.all_claims().next()?;
+    let claims = match usable_claims(session, task, node) {
         Ok(claims) => claims,
         Err(refusal) => return Some(refusal),
     };
     match session.facts().allocator() {
-        None => lacking_devices(session, task, claims, node),
-        Some(_) => free_soon(session, task, claims, node).err(),
+        None => lacking_devices(session, task, &claims, node),
+        Some(_) => free_soon(session, task, &claims, node).err(),
     }
 }
 
-/// The claims of a task, if it may use them all.
-fn usable_claims<'s>(session: &'s Session<'_>, task: usize) -> Result<&'s [usize], ClaimRefusal> {
+/// The claims that a task needs on a node, if it may use them all.
+fn usable_claims<'s>(
+    session: &'s Session<'_>,
+    task: usize,
+    node: usize,
+) -> Result<Cow<'s, [usize]>, ClaimRefusal> {
     let facts = session.facts().task(task);
-    if !session.facts().settings().allows_claims {
-        return Err(ClaimRefusal::Disallowed);
-    }
-    let Some(claims) = &facts.claims else {
-        let mut names = facts.task.claims.iter();
+    let Some(claims) = session.facts().claims_on(task, node) else {
+        let mut names = facts.task.all_claims();
         let missing = names.find(|name| session.facts().find_claim(name).is_none());
         return Err(ClaimRefusal::Missing(missing.cloned().unwrap_or_default()));
     };
+    if !claims.is_empty() && !session.facts().settings().allows_claims {
+        return Err(ClaimRefusal::Disallowed);
+    }
     let queue = &session.facts().job(facts.job).job.queue;
     let unusable = claims.iter().find_map(|&claim| {
         let claim = session.facts().claim(claim).claim;
@@ -120,11 +131,11 @@ pub(crate) fn devices_for(
     node: usize,
 ) -> Option<ChosenDevices> {
     let facts = session.facts();
-    let claims = facts.task(task).claims.as_deref().unwrap_or_default();
+    let claims = facts.claims_on(task, node).unwrap_or_default();
     if facts.allocator().is_none() || claims.is_empty() {
         return Some(ChosenDevices::default());
     }
-    let known = known_devices(session, task, claims, node).ok()?;
+    let known = known_devices(session, task, &claims, node).ok()?;
     let holdings = session.state().claim_holdings();
     let name = &facts.node(node).name;
     let names = known.names(session);

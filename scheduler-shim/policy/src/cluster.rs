@@ -26,7 +26,8 @@ pub use affinity::{
 pub use allocator::{DeviceAccount, DeviceAllocation, DeviceAllocator, DeviceGrant};
 pub(crate) use amounts::parts_of;
 pub use devices::{
-    ContainerZones, ListedCard, NumaPolicy, NumaScope, NumaZone, ResourceClaim, ZoneAmounts,
+    ContainerZones, ExtendedResourceClaim, ListedCard, NumaPolicy, NumaScope, NumaZone,
+    ResourceClaim, ZoneAmounts,
 };
 pub use settings::{KaiBehavior, PlacementStrategy, PolicySettings, SharedCardPreference};
 
@@ -262,6 +263,9 @@ pub struct Task {
     pub cards: TaskGpuRequest,
     /// Claims on devices, by name.
     pub claims: Vec<String>,
+    /// Claims in place of extended resources, for the nodes that do not have these. On such nodes they count, and not
+    /// `cards`. The charge of the pod is for `cards` all the same.
+    pub extended: Box<[ExtendedResourceClaim]>,
     /// Whether its requests equal its limits, so that the kubelet gives it exclusive CPUs.
     pub is_guaranteed: bool,
     /// What its containers ask of NUMA zones, if it has several containers; else it follows from the other fields.

@@ -108,20 +108,21 @@ pub(crate) fn aligns(session: &Session<'_>, task: usize, node: usize) -> bool {
 
 /// Whether no legacy MIG pod keeps partitions from the task.
 fn may_take_partitions(session: &Session<'_>, task: usize, node: usize) -> bool {
-    let facts = session.facts().task(task).task;
+    let cards = session.facts().cards_on(task, node);
     let node_state = session.state().node(node);
-    let takes_partitions = matches!(facts.cards, TaskGpuRequest::Partitions(_));
+    let takes_partitions = matches!(cards, TaskGpuRequest::Partitions(_));
     !(takes_partitions && node_state.legacy > 0)
 }
 
 /// Whether the task may be on the node, whatever else runs there.
 pub(crate) fn may_ever_be(session: &Session<'_>, task: usize, node: usize) -> bool {
     let facts = session.facts().task(task).task;
-    let takes_partitions = matches!(facts.cards, TaskGpuRequest::Partitions(_));
+    let cards = session.facts().cards_on(task, node);
+    let takes_partitions = matches!(cards, TaskGpuRequest::Partitions(_));
     let is_kind = match session.state().node(node).mig {
         _ if !wants_cards(session.facts(), task) => true,
         None => !takes_partitions,
-        Some(MigStrategy::Single) => matches!(facts.cards, TaskGpuRequest::Whole(_)),
+        Some(MigStrategy::Single) => matches!(cards, TaskGpuRequest::Whole(_)),
         Some(MigStrategy::Mixed) => takes_partitions,
     };
     !session.facts().settings().has_predicates

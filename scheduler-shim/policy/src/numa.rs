@@ -25,7 +25,7 @@ pub(crate) struct ZoneRequest<'t> {
     /// Parts that are held at the same time.
     pub(crate) together: Cow<'t, [ZoneAmounts]>,
     /// Parts that are held one after the other, before all others.
-    pub(crate) before: &'t [ZoneAmounts],
+    pub(crate) before: Cow<'t, [ZoneAmounts]>,
 }
 
 impl ZoneRequest<'_> {
@@ -33,7 +33,7 @@ impl ZoneRequest<'_> {
     pub(crate) fn whole(amounts: ZoneAmounts) -> Self {
         Self {
             together: Cow::Owned(vec![amounts]),
-            before: &[],
+            before: Cow::Borrowed(&[]),
         }
     }
 }
@@ -73,7 +73,7 @@ impl NumaZones {
 
     /// The zones that the request would take, with amounts; `None` if it can't be aligned as the policy demands.
     pub(crate) fn assign(&self, request: &ZoneRequest<'_>) -> Option<ZoneAssignment> {
-        if let ([whole], []) = (&*request.together, request.before) {
+        if let ([whole], []) = (&*request.together, &*request.before) {
             return self.assign_part(*whole);
         }
         // Init containers give back what they had before the others get theirs.

@@ -22,7 +22,8 @@ pub(crate) fn request_anywhere(
             ..
         }
     );
-    if is_of_bytes || !asked.claims.is_empty() || facts.nodes().is_empty() {
+    let has_claims = !asked.claims.is_empty() || !asked.extended.is_empty();
+    if is_of_bytes || has_claims || facts.nodes().is_empty() {
         return None;
     }
     Some(request_on(facts, task, 0))
@@ -30,6 +31,7 @@ pub(crate) fn request_anywhere(
 
 /// What a task takes of a node.
 pub(crate) fn request_on(facts: &ClusterSnapshot<'_>, task: usize, node: usize) -> ResourceRequest {
+    let cards = facts.cards_on(task, node);
     let task = facts.task(task);
     let mut request = ResourceRequest {
         resources: NodeResources {
@@ -40,7 +42,7 @@ pub(crate) fn request_on(facts: &ClusterSnapshot<'_>, task: usize, node: usize) 
         },
         ..ResourceRequest::default()
     };
-    match &task.task.cards {
+    match cards {
         TaskGpuRequest::None => {}
         TaskGpuRequest::Whole(count) => request.resources.cards = *count,
         TaskGpuRequest::Partitions(partitions) => {
@@ -77,8 +79,29 @@ pub(crate) fn request_on(facts: &ClusterSnapshot<'_>, task: usize, node: usize) 
     request
 }
 
-/// What a task asks of the zones of a node whose kubelet aligns by this scope.
+/// What a task asks of the zones of a node whose kubelet aligns by this scope. Devices of claims are not aligned.
 pub(crate) fn zone_request<'s>(
+    facts: &'s ClusterSnapshot<'_>,
+    task: usize,
+    node: usize,
+    scope: NumaScope,
+) -> ZoneRequest<'s> {
+    let asked = facts.task(task).task;
+    let request = zone_request_anywhere(facts, task, scope);
+    if asked.extended.is_empty() || facts.cards_on(task, node) == &asked.cards {
+        return request;
+    }
+    let without_cards = |all: &[ZoneAmounts]| {
+        let parts = all.iter().map(|part| part.only(true, true, false));
+        Cow::Owned(parts.collect())
+    };
+    ZoneRequest {
+        together: without_cards(&request.together),
+        before: without_cards(&request.before),
+    }
+}
+
+fn zone_request_anywhere<'s>(
     facts: &'s ClusterSnapshot<'_>,
     task: usize,
     scope: NumaScope,
@@ -86,7 +109,7 @@ pub(crate) fn zone_request<'s>(
     match (&facts.task(task).task.containers, scope) {
         (Some(containers), NumaScope::Container) => ZoneRequest {
             together: Cow::Borrowed(&containers.running),
-            before: &containers.init,
+            before: Cow::Borrowed(&containers.init),
         },
         (Some(containers), NumaScope::Pod) => ZoneRequest::whole(containers.pod),
         (None, _) => ZoneRequest::whole(whole_zone_request(facts, task)),

@@ -3,6 +3,7 @@
 //! Nothing here changes during a session. The cluster is sorted by names, so the order in which it was built has no
 //! influence.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -52,6 +53,8 @@ pub(crate) struct TaskFacts<'a> {
     pub(crate) wants: ResourceAmounts,
     /// The claims that it names, by index; `None` if one of them does not exist.
     pub(crate) claims: Option<Vec<usize>>,
+    /// Its claims in place of extended resources, by index, in their order.
+    extended: Vec<Option<usize>>,
     /// How many cards its claims are for. Shares of cards are parts.
     pub(crate) claimed_cards: f64,
 }
@@ -209,6 +212,26 @@ impl<'a> ClusterSnapshot<'a> {
 
     pub(crate) fn claim(&self, claim: usize) -> &ClaimFacts<'a> {
         &self.claims[claim]
+    }
+
+    /// The claims that a task needs on a node; `None` if one of them does not exist.
+    pub(crate) fn claims_on(&self, task: usize, node: usize) -> Option<Cow<'_, [usize]>> {
+        let facts = &self.tasks[task];
+        let named = facts.claims.as_ref()?;
+        if facts.extended.is_empty() {
+            return Some(Cow::Borrowed(named));
+        }
+        let name = &self.node(node).name;
+        let pairs = facts.task.extended.iter().zip(&facts.extended);
+        let needed = pairs.filter(|(one, _)| one.nodes.contains(name));
+        let extended: Option<Vec<usize>> = needed.map(|(_, claim)| *claim).collect();
+        Some(Cow::Owned([named.as_slice(), &extended?].concat()))
+    }
+
+    /// What a task asks of the cards of a node.
+    pub(crate) fn cards_on(&self, task: usize, node: usize) -> &'a TaskGpuRequest {
+        let task = self.tasks[task].task;
+        task.cards_on(&self.nodes[node].name)
     }
 
     pub(crate) fn affinity_terms(&self) -> &AffinityTerms {

@@ -174,6 +174,8 @@ fn demand(session: &Session<'_>, tasks: &[usize]) -> TaskDemand {
             ..NodeResources::default()
         };
         let cards = match &facts.cards {
+            // Whether it takes cards or has a claim depends on the node.
+            _ if !facts.extended.is_empty() => 0.0,
             TaskGpuRequest::Partitions(_) => 0.0,
             // Which part of a card that is depends on the card.
             TaskGpuRequest::Shared {

@@ -40,7 +40,7 @@ pub(crate) fn zones_for(session: &Session<'_>, task: usize, node: usize) -> Opti
     if zones.count() == 0 {
         return Some(ZoneAssignment::new());
     }
-    zones.assign(&zone_request(session.facts(), task, zones.scope))
+    zones.assign(&zone_request(session.facts(), task, node, zones.scope))
 }
 
 /// Starts a task on resources that are idle.

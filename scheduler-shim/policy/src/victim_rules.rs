@@ -215,8 +215,8 @@ pub(crate) fn are_alike(session: &Session<'_>, left: usize, right: usize) -> boo
             );
             waits(left)
                 && waits(right)
-                && one.claims.is_empty()
-                && other.claims.is_empty()
+                && one.all_claims().next().is_none()
+                && other.all_claims().next().is_none()
                 && session.facts().task(left).set == session.facts().task(right).set
                 && asks_alike(session.facts(), left, right)
                 && one.is_guaranteed == other.is_guaranteed

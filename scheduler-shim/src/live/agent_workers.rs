@@ -162,6 +162,7 @@ impl AgentWorkers {
             | SchedulerEffect::Release { node, .. } => self.agents.get(node),
             SchedulerEffect::Bind { .. }
             | SchedulerEffect::Evict(_)
+            | SchedulerEffect::DeleteClaim { .. }
             | SchedulerEffect::WriteStatus(_)
             | SchedulerEffect::PublishEvent { .. }
             | SchedulerEffect::WriteReadiness { .. }
@@ -372,6 +373,7 @@ async fn send_request(
         }
         SchedulerEffect::Bind { .. }
         | SchedulerEffect::Evict(_)
+        | SchedulerEffect::DeleteClaim { .. }
         | SchedulerEffect::WriteStatus(_)
         | SchedulerEffect::PublishEvent { .. }
         | SchedulerEffect::WriteReadiness { .. }

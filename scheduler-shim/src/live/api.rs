@@ -34,6 +34,7 @@ use super::volumes;
 mod binding;
 mod claims;
 mod deferred_events;
+mod extended_claims;
 mod grouping;
 mod leadership;
 mod request_limiter;
@@ -241,6 +242,10 @@ impl ApiWriter {
                 Some(answer)
             }
             SchedulerEffect::Evict(pod) => Some(self.evict(pod).await),
+            SchedulerEffect::DeleteClaim { pod, claim, uid } => {
+                self.delete_left_behind(&pod, &claim, &uid).await;
+                None
+            }
             SchedulerEffect::PublishEvent {
                 pod,
                 reason,

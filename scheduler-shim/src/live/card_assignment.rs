@@ -70,7 +70,7 @@ impl CardAssigner {
         task: &Task,
         placement: &TaskPlacement,
     ) -> Option<Vec<CardShare>> {
-        match &task.cards {
+        match task.cards_on(&placement.node) {
             TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => Some(Vec::new()),
             TaskGpuRequest::Whole(count) => {
                 let mut named = placement

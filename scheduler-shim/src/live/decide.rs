@@ -37,6 +37,7 @@ impl ClusterModel {
         self.assumed_claims.keep_pending(&self.pending_binds);
         let mut effects = self.reconcile_all(now);
         effects.extend(self.heartbeats.readiness_changes(now, &self.agents));
+        effects.extend(self.left_behind_claims(now));
         let plan = if self.programs.is_some() && are_stopped(&self.inventory) {
             RoundPlan::default()
         } else {
@@ -111,7 +112,8 @@ impl ClusterModel {
         let Some((pod, node)) = pod.zip(self.inventory.find("Node", "", node)) else {
             return true;
         };
-        let is_admitted = occupancy.refusal(pod, node).is_none();
+        let claims = &self.inventory.claims;
+        let is_admitted = occupancy.refusal(pod, node, claims).is_none();
         if is_admitted {
             occupancy.add(pod, node.name());
         }
@@ -137,7 +139,7 @@ impl ClusterModel {
             None if matches!(task.cards, TaskGpuRequest::Shared { .. }) => return None,
             None => assigner.take(&nothing, &Task::default(), placement)?,
         };
-        let received = match task.cards {
+        let received = match task.cards_on(&placement.node) {
             TaskGpuRequest::None => None,
             TaskGpuRequest::Whole(_) => Some(REGULAR),
             TaskGpuRequest::Shared { .. } => Some(FRACTION),

@@ -7,7 +7,7 @@ use apportion_groups::ObjectView;
 use serde_json::Value;
 
 use super::agents::AgentStatus;
-use super::claims::ClaimReservation;
+use super::claims::{ClaimReservation, ReservedClaim};
 use super::grouper::{GroupMembership, GroupWrite, WriteSubject};
 use apportion_model::cards::CardShare;
 use apportion_model::pod_zones::ZonesOfPod;
@@ -56,8 +56,8 @@ pub(crate) enum SchedulerEvent {
     Accepted(PodRef, String),
     /// An agent refused a pod.
     Refused(PodRef, String),
-    /// The claims of a pod were reserved for it, and have these versions.
-    ClaimsReserved(PodRef, Vec<(String, u64)>),
+    /// The claims of a pod were reserved for it.
+    ClaimsReserved(PodRef, Vec<ReservedClaim>),
     /// A pod was bound.
     Bound(PodRef),
     /// A pod was not bound.
@@ -120,6 +120,12 @@ pub(crate) enum SchedulerEffect {
         claims: Vec<ClaimReservation>,
         /// The group to write on the pod, unless the pod names it already.
         joins: Option<GroupMembership>,
+    },
+    /// Delete a claim in place of extended resources that was left behind, unless its pod has a node by now.
+    DeleteClaim {
+        pod: PodRef,
+        claim: String,
+        uid: String,
     },
     /// Evict a pod; the answer is an event.
     Evict(PodRef),

@@ -179,6 +179,7 @@ impl FakeCluster {
                 | SchedulerEffect::WriteReadiness { .. }
                 | SchedulerEffect::WriteStatus(_)
                 | SchedulerEffect::Group(_)
+                | SchedulerEffect::DeleteClaim { .. }
                 | SchedulerEffect::StoreUsageHistory(_) => {}
             }
         }

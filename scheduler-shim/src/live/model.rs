@@ -56,6 +56,8 @@ pub(crate) struct ClusterModel {
     pub(crate) pending_binds: PendingBinds,
     /// Allocations of resource claims that the API server does not show yet.
     pub(crate) assumed_claims: AssumedClaims,
+    /// When the API server was last asked to delete a claim that was left behind; by UID.
+    pub(crate) deleted_claims: BTreeMap<String, Duration>,
     /// Pods that wait before their next bind.
     pub(crate) back_off: BackOff,
     /// Pods whose eviction was refused; they are not tried again for a while.
@@ -97,6 +99,7 @@ impl ClusterModel {
             heartbeats: AgentHeartbeats::default(),
             pending_binds: PendingBinds::default(),
             assumed_claims: AssumedClaims::default(),
+            deleted_claims: BTreeMap::new(),
             back_off: BackOff::default(),
             eviction_backoff: BackOff::default(),
             spares_all: false,
@@ -146,8 +149,10 @@ impl ClusterModel {
             SchedulerEvent::Refused(pod, why) => self.refused(now, pod, why),
             SchedulerEvent::ClaimsReserved(pod, versions) => {
                 self.assumed_claims.written(&pod, &versions);
-                for (claim, _) in versions {
-                    let shown = self.inventory.find(claims::KIND, &pod.namespace, &claim);
+                for one in versions {
+                    let shown = self
+                        .inventory
+                        .find(claims::KIND, &pod.namespace, &one.object);
                     let shown = shown.map(|shown| shown.read_apart().into_owned());
                     if let Some(shown) = shown {
                         self.assumed_claims.shown(ObjectView::new(&shown));
@@ -308,6 +313,11 @@ impl ClusterModel {
     fn listed(&mut self, now: Duration, kind: &str, all: Vec<Value>) -> Vec<SchedulerEffect> {
         if kind == heartbeats::KIND {
             self.heartbeats.listed(now);
+        }
+        if kind == claims::KIND {
+            let pods = &self.pods;
+            self.assumed_claims
+                .forget_gone_pods(|uid| pods.contains_key(uid));
         }
         if let Some(unreadable) = &mut self.inventory.unreadable {
             unreadable.remove(kind);

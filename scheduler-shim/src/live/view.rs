@@ -21,6 +21,7 @@ use super::model::ClusterModel;
 use apportion_model::admission::{TAKES_CARDS, TAKES_SHARES};
 use apportion_model::cards::{self, CardInventory, CardShare, add_strangers};
 use apportion_model::claims;
+use apportion_model::nodes;
 use apportion_model::numa;
 use apportion_model::object_kinds::GPU_NODE;
 use apportion_model::object_warnings::ObjectWarnings;
@@ -295,6 +296,7 @@ pub(crate) fn gpu_node(model: &ClusterModel, node: &str, status: &AgentStatus) -
 /// Writes an agent's status on a node, in the fields of NVIDIA's own programs.
 pub(crate) fn write_cards(node: &mut Value, status: &AgentStatus) {
     let count = status.healthy().count().to_string();
+    nodes::keep_own_cards(node);
     for list in ["capacity", "allocatable"] {
         node["status"][list][RESOURCE_WHOLE] = json!(count);
     }

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 mod choices;
+mod extended;
 mod gangs;
 mod hostile;
 mod pod_affinity;

@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, pod};
 
-const CLASS: &str = "gpu.apportion.dev";
+pub(crate) const CLASS: &str = "gpu.apportion.dev";
 const GIB: i64 = 1 << 30;
 /// What each card has.
 const CARD: i64 = 10 * GIB;
 
-fn class() -> Value {
+pub(crate) fn class() -> Value {
     let expression = format!("device.driver == '{CLASS}'");
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": CLASS},
         "spec": {"selectors": [{"cel": {"expression": expression}}]}})
 }
 
 /// Two cards whose memory claims share.
-fn slice(node: &str) -> Value {
+pub(crate) fn slice(node: &str) -> Value {
     let card = |name: &str| {
         json!({"name": name, "allowMultipleAllocations": true,
             "attributes": {"uuid": {"string": format!("GPU-{node}-{name}")}},
@@ -56,7 +56,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-fn name(object: &Value) -> String {
+pub(crate) fn name(object: &Value) -> String {
     object["metadata"]["name"]
         .as_str()
         .unwrap_or_default()

@@ -6,6 +6,7 @@ mod anything;
 mod claims;
 mod cluster;
 mod crashes;
+mod extended_claims;
 mod gangs;
 mod grouping;
 mod guarded;

@@ -34,6 +34,18 @@ impl Cluster {
         let _ = self.plane.kubectl(&["apply", "-f", &path]);
     }
 
+    /// A cluster whose scheduler, once it is started, has the account that the policy is about.
+    pub(crate) fn under_policy() -> Self {
+        let mut cluster = Self::with_policy();
+        cluster.kubeconfig = Some(cluster.plane.kubeconfig_of(NAMESPACE, ACCOUNT));
+        cluster
+    }
+
+    /// Whether the policy refused nothing of what the scheduler did.
+    pub(crate) fn was_never_refused(&self) -> bool {
+        !self.whole_log().contains(POLICY)
+    }
+
     /// The scheduler's policy in effect, and a pod.
     fn with_policy() -> Self {
         let cluster = Self::bare();
@@ -219,9 +231,8 @@ fn the_schedulers_account_changes_nothing_else_on_pods() {
 
 #[test]
 fn the_scheduler_does_all_of_its_work_under_the_policy() {
-    let mut cluster = Cluster::with_policy();
+    let mut cluster = Cluster::under_policy();
     cluster.add_node("node-1", &cards(1));
-    cluster.kubeconfig = Some(cluster.plane.kubeconfig_of(NAMESPACE, ACCOUNT));
     cluster.start_scheduler();
     cluster
         .plane
@@ -239,5 +250,5 @@ fn the_scheduler_does_all_of_its_work_under_the_policy() {
             .filter(|one| one["type"] == "PodScheduled");
         (said.next()?["reason"] == "Unschedulable").then_some(())
     });
-    assert!(!cluster.whole_log().contains(POLICY), "{}", cluster.said());
+    assert!(cluster.was_never_refused(), "{}", cluster.said());
 }

@@ -340,6 +340,7 @@ fn task(task: &format::ScenarioTask) -> Result<Task> {
         prefers: Vec::new(),
         is_legacy_mig: task.legacy_mig,
         claims: task.resource_claims.clone(),
+        extended: Box::default(),
         zones: (task.numa_observed.iter().flatten())
             .map(|(zone, amounts)| (zone.clone(), zone_amounts(*amounts)))
             .collect(),

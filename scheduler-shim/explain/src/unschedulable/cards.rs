@@ -17,7 +17,7 @@ pub(crate) fn unmet(
     node: &Node,
     idle: i64,
 ) -> Option<(UnmetRequirement, String)> {
-    match &task.cards {
+    match task.cards_on(&node.name) {
         TaskGpuRequest::None => None,
         TaskGpuRequest::Whole(count) if *count <= idle => None,
         TaskGpuRequest::Whole(_) => Some((UnmetRequirement::Gpus, too_few(task, node, idle))),
@@ -40,7 +40,7 @@ pub(crate) fn unmet(
 
 /// Whether the remaining partitions suffice, given what the pods of the node hold.
 fn has_partitions(decided: &DecidedCluster<'_>, task: &Task, node: &Node) -> bool {
-    let TaskGpuRequest::Partitions(asked) = &task.cards else {
+    let TaskGpuRequest::Partitions(asked) = task.cards_on(&node.name) else {
         return true;
     };
     let mut left: BTreeMap<&String, i64> = node
@@ -54,7 +54,7 @@ fn has_partitions(decided: &DecidedCluster<'_>, task: &Task, node: &Node) -> boo
             .filter(|one| one.status.is_active())
             .and_then(|one| one.placement.as_ref());
         if let (TaskGpuRequest::Partitions(held), true) = (
-            &other.cards,
+            other.cards_on(&node.name),
             placement.is_some_and(|placement| placement.node == node.name),
         ) {
             for (name, count) in held {

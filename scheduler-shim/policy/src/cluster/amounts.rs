@@ -13,6 +13,17 @@ pub(crate) fn parts_of(profile: &str) -> f64 {
 }
 
 impl TaskGpuRequest {
+    /// Whether it is for any part of a card.
+    #[must_use]
+    pub fn is_some(&self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Whole(count) => *count > 0,
+            Self::Shared { .. } => true,
+            Self::Partitions(partitions) => partitions.values().any(|count| *count > 0),
+        }
+    }
+
     /// How many cards it counts for, if a card has this memory.
     #[must_use]
     pub fn count(&self, card: Bytes) -> f64 {
@@ -48,11 +59,6 @@ impl Task {
     /// Whether it wants any part of a card.
     #[must_use]
     pub fn wants_cards(&self) -> bool {
-        match &self.cards {
-            TaskGpuRequest::None => false,
-            TaskGpuRequest::Whole(count) => *count > 0,
-            TaskGpuRequest::Shared { .. } => true,
-            TaskGpuRequest::Partitions(partitions) => partitions.values().any(|count| *count > 0),
-        }
+        self.cards.is_some()
     }
 }

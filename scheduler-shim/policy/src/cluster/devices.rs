@@ -1,9 +1,12 @@
 //! Cards one by one, NUMA zones and resource claims: what a node has besides counts, and what pods name instead of
 //! counting.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use apportion_abi::Bytes;
 
-use super::{DeviceGrant, Node};
+use super::{DeviceGrant, Node, Task, TaskGpuRequest};
 
 /// A card of a node, known by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -187,4 +190,39 @@ pub struct ResourceClaim {
     pub is_kept: bool,
     /// Why no pod can use it, if so.
     pub defect: Option<String>,
+}
+
+/// The claim of one pod in place of extended resources, on nodes that do not have these resources (KEP-5004).
+///
+/// Where a node has them by a device plugin, the pod needs no claim. So a pod may have several of these, for different
+/// nodes, and needs at most one of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExtendedResourceClaim {
+    /// The nodes on which the pod needs it, by name.
+    pub nodes: Arc<BTreeSet<String>>,
+    /// The name of the claim.
+    pub claim: String,
+    /// What the pod asks of the cards of these nodes besides.
+    pub cards: TaskGpuRequest,
+}
+
+impl Task {
+    /// The claim in place of extended resources that it needs on a node.
+    #[must_use]
+    pub fn extended_claim_on(&self, node: &str) -> Option<&ExtendedResourceClaim> {
+        self.extended.iter().find(|one| one.nodes.contains(node))
+    }
+
+    /// What it asks of the cards of a node.
+    #[must_use]
+    pub fn cards_on(&self, node: &str) -> &TaskGpuRequest {
+        let instead = self.extended_claim_on(node);
+        instead.map_or(&self.cards, |instead| &instead.cards)
+    }
+
+    /// All claims that it names, or needs on some node.
+    pub fn all_claims(&self) -> impl Iterator<Item = &String> {
+        let extended = self.extended.iter().map(|one| &one.claim);
+        self.claims.iter().chain(extended)
+    }
 }

@@ -158,20 +158,17 @@ impl<'a> NumberedLists<'a> {
     fn add_task(&mut self, task: &'a Task, job: usize, set: usize, card_sizes: &ClusterCardSizes) {
         let claims = task.claims.iter().map(|name| self.find_claim(name));
         let claims: Option<Vec<usize>> = claims.collect();
-        let claimed_cards = (claims.iter().flatten())
-            .map(|&claim| self.claims[claim].claim)
-            .filter(|claim| claim.is_of_cards)
-            .fold(0.0, |sum, claim| {
-                let counted = if self.allocates {
-                    claim.charge
-                } else {
-                    claim.devices as f64
-                };
-                sum + counted
-            });
+        let extended = task.extended.iter().map(|one| self.find_claim(&one.claim));
+        let extended: Vec<Option<usize>> = extended.collect();
+        let named = claims.iter().flatten();
+        let named: f64 = named.map(|&claim| self.cards_of(claim)).sum();
+        // It gets one of these at most. Which one depends on the node.
+        let most = extended.iter().flatten();
+        let most = most.fold(0.0, |most, &claim| self.cards_of(claim).max(most));
+        let claimed_cards = named + most;
         let mut wants = task.amounts(card_sizes.smallest_for(task));
         wants[ResourceKind::Gpu] += claimed_cards;
-        for &claim in claims.iter().flatten() {
+        for &claim in claims.iter().flatten().chain(extended.iter().flatten()) {
             self.claims[claim].users.push(self.tasks.len());
         }
         self.tasks.push(TaskFacts {
@@ -180,8 +177,19 @@ impl<'a> NumberedLists<'a> {
             set,
             wants,
             claims,
+            extended,
             claimed_cards,
         });
+    }
+
+    /// How many cards a claim is charged for.
+    fn cards_of(&self, claim: usize) -> f64 {
+        let claim = self.claims[claim].claim;
+        match (claim.is_of_cards, self.allocates) {
+            (false, _) => 0.0,
+            (true, true) => claim.charge,
+            (true, false) => claim.devices as f64,
+        }
     }
 
     fn find_claim(&self, name: &str) -> Option<usize> {

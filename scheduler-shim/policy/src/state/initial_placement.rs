@@ -36,7 +36,7 @@ pub(super) fn add_all(facts: &ClusterSnapshot<'_>, state: &mut SessionState) {
         let mut placed = std::mem::take(&mut state.tasks[task]);
         if let Some(node) = placed.node {
             placed.cards = cards_on(facts, state, &keys, task, node);
-            placed.devices = devices_of(facts, task);
+            placed.devices = devices_of(facts, task, node);
             let zones = &mut state.totals.node_mut(node).zones;
             let held = facts.task(task).task.zones.iter();
             placed.zones = held
@@ -111,8 +111,9 @@ fn know_size(
 fn names_no_card(facts: &ClusterSnapshot<'_>, state: &SessionState, task: usize) -> bool {
     let node = state.task(task).node;
     let is_listed = node.is_some_and(|node| state.node(node).sizes.is_listed());
+    let cards = node.map(|node| facts.cards_on(task, node));
     let task = facts.task(task).task;
-    let has_cards = match task.cards {
+    let has_cards = match cards.unwrap_or(&task.cards) {
         TaskGpuRequest::Shared { .. } => true,
         TaskGpuRequest::Whole(_) => is_listed,
         TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => false,
@@ -227,13 +228,13 @@ fn add_request(facts: &ClusterSnapshot<'_>, state: &mut SessionState, task: usiz
     }
 }
 
-/// The devices that the claims of a task have.
-fn devices_of(facts: &ClusterSnapshot<'_>, task: usize) -> ClaimDevices {
+/// The devices that the claims of a task have on its node.
+fn devices_of(facts: &ClusterSnapshot<'_>, task: usize, node: usize) -> ClaimDevices {
     if facts.allocator().is_none() {
         return ClaimDevices::default();
     }
-    let claims = facts.task(task).claims.iter().flatten();
-    let devices = claims.filter_map(|&claim| {
+    let claims = facts.claims_on(task, node).unwrap_or_default();
+    let devices = claims.iter().filter_map(|&claim| {
         let grant = facts.claim(claim).claim.allocation.clone()?;
         Some((claim, grant))
     });

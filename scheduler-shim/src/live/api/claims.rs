@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{AGAIN, ApiWriteError, ApiWriter};
-use crate::live::claims::{ClaimReservation, KIND};
+use crate::live::claims::{ClaimReservation, KIND, ReservedClaim};
 use crate::live::event::PodRef;
 
 /// Keeps a claim with devices until its users are gone. Kubernetes' controllers remove it.
-const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+pub(super) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// How often a claim is read again after somebody else wrote it.
 const CONFLICTS: usize = 8;
 
 /// Why a claim was not reserved.
-enum ClaimWriteError {
+pub(super) enum ClaimWriteError {
     /// Somebody else wrote it since it was read.
     Conflict,
     /// It cannot be reserved any more.
@@ -31,29 +31,43 @@ enum ClaimWriteError {
 }
 
 impl ApiWriter {
-    /// Allocates and reserves claims for a pod, and returns their versions. On failure they are as before.
+    /// Allocates and reserves claims for a pod. On failure they are as before.
     pub(super) async fn reserve_claims(
         &self,
         pod: &PodRef,
         claims: &[ClaimReservation],
-    ) -> Result<Vec<(String, u64)>, String> {
-        let mut versions = Vec::new();
+    ) -> Result<Vec<ReservedClaim>, String> {
+        let mut reserved = Vec::new();
         for (done, one) in claims.iter().enumerate() {
-            match self.reserve_claim(pod, one).await {
-                Ok(version) => versions.push((one.claim.clone(), version)),
+            let answer = match &one.makes {
+                None => self.reserve_claim(pod, one).await,
+                Some(contents) => self.reserve_extended(pod, one, contents).await,
+            };
+            match answer {
+                Ok(claim) => reserved.push(claim),
                 Err(why) => {
                     self.release_claims(pod, &claims[..=done]).await;
-                    return Err(format!("resource claim {}: {why}", one.claim));
+                    return Err(match &one.makes {
+                        None => format!("resource claim {}: {why}", one.claim),
+                        Some(_) => format!("resource claim for its extended resources: {why}"),
+                    });
                 }
             }
         }
-        Ok(versions)
+        Ok(reserved)
     }
 
     /// Removes a pod from its claims, until the API server has answered for each of them.
     pub(super) async fn release_claims(&self, pod: &PodRef, claims: &[ClaimReservation]) {
         for one in claims.iter().rev() {
-            while let Err(why) = self.release_claim(pod, one).await {
+            loop {
+                let released = match &one.makes {
+                    None => self.release_claim(pod, one).await,
+                    Some(_) => self.release_extended(pod).await,
+                };
+                let Err(why) = released else {
+                    break;
+                };
                 tracing::debug!(
                     pod = pod.full(),
                     claim = one.claim,
@@ -65,10 +79,21 @@ impl ApiWriter {
         }
     }
 
-    async fn reserve_claim(&self, pod: &PodRef, one: &ClaimReservation) -> Result<u64, String> {
+    pub(super) async fn reserve_claim(
+        &self,
+        pod: &PodRef,
+        one: &ClaimReservation,
+    ) -> Result<ReservedClaim, String> {
         for _ in 0..CONFLICTS {
             match self.try_reserve(pod, one).await {
-                Ok(version) => return Ok(version),
+                Ok(version) => {
+                    return Ok(ReservedClaim {
+                        claim: one.claim.clone(),
+                        object: one.claim.clone(),
+                        uid: one.uid.clone(),
+                        version,
+                    });
+                }
                 Err(ClaimWriteError::Conflict) => {}
                 Err(ClaimWriteError::Lost(why)) => return Err(why),
             }
@@ -166,7 +191,7 @@ impl ApiWriter {
         }
     }
 
-    async fn patch_finalizers(
+    pub(super) async fn patch_finalizers(
         &self,
         claims: &Api<DynamicObject>,
         found: &DynamicObject,
@@ -195,7 +220,7 @@ impl ApiWriter {
         done.map(|claim| version_of(&claim)).map_err(write_error)
     }
 
-    fn claims_in(&self, namespace: &str) -> Api<DynamicObject> {
+    pub(super) fn claims_in(&self, namespace: &str) -> Api<DynamicObject> {
         let kind = GroupVersionKind::gvk(CLAIM_GROUP, "v1", KIND);
         let resource = ApiResource::from_gvk(&kind);
         Api::namespaced_with(self.client.clone(), namespace, &resource)
