@@ -42,6 +42,8 @@ pub(crate) enum DifferenceCause {
     Rounds,
     /// KAI moves pods of a job that is as entitled, and does not keep their new places for them.
     LosesMoved,
+    /// KAI serves a job by a step that leaves a gang with too few pods.
+    BreaksGang,
 }
 
 /// The behaviours of KAI that the policy can copy.
@@ -86,6 +88,9 @@ impl DifferenceCause {
             }
             Self::LosesMoved => {
                 "KAI moves pods of a job that is as entitled, and gives their new places away"
+            }
+            Self::BreaksGang => {
+                "KAI leaves a gang with too few pods on the way; no step of Apportion does"
             }
             Self::LeavingAffinity => {
                 "KAI still counts a pod that is evicted now as present, for the affinity of others and its own"

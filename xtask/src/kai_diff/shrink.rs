@@ -82,6 +82,7 @@ fn shows(oracle: &mut KaiOracle, cluster: &Value, what: &FindingKind) -> Result<
             let waiting = unserved(oracle, &ours, &kais)?;
             let jobs = match mistake {
                 Some(DifferenceCause::LosesMoved) => waiting.for_moved,
+                Some(DifferenceCause::BreaksGang) => waiting.for_broken,
                 _ => waiting.starved,
             };
             Ok(!jobs.is_empty())

@@ -7,7 +7,8 @@
 //!
 //! KAI may serve a job by a move that it does not complete: it evicts pods that it may only move, and then gives their
 //! new places to others. If the job that loses them was as entitled to them, one claim is served at the cost of
-//! another. Such jobs are counted apart.
+//! another. Such jobs are counted apart. So are jobs that KAI serves only by a step that leaves a gang with too few
+//! pods: Apportion takes no such step, because the pods that are left would wait for the others.
 
 use std::collections::BTreeSet;
 
@@ -33,6 +34,8 @@ pub(crate) struct UnservedJobs {
     pub(crate) starved: Vec<UnservedJob>,
     /// Those that KAI serves at the cost of a moved job that is as entitled.
     pub(crate) for_moved: Vec<UnservedJob>,
+    /// Those that KAI serves by a step that leaves a gang with too few pods.
+    pub(crate) for_broken: Vec<UnservedJob>,
 }
 
 /// The jobs that KAI serves and Apportion leaves waiting.
@@ -59,10 +62,48 @@ pub(crate) fn unserved(
             .into_iter()
             .partition(|(_, why): &UnservedJob| losers.iter().any(|loser| loser <= why));
         found.for_moved.extend(for_moved);
-        served = rest;
+        if breaks_gang(&further) {
+            found.for_broken.extend(rest);
+            served = Vec::new();
+        } else {
+            served = rest;
+        }
     }
     found.starved = served;
     Ok(found)
+}
+
+/// Whether a cycle leaves a gang with too few pods that was whole, or had none, at the start.
+fn breaks_gang(run: &SchedulingRun) -> bool {
+    let Some((start, _)) = run.cycles.first() else {
+        return false;
+    };
+    let broken_before = broken_gangs(start);
+    let later = run.cycles.iter().skip(1).map(|(at, _)| at);
+    later.chain([&run.end]).any(|at| {
+        let mut broken = broken_gangs(at).into_iter();
+        broken.any(|job| !broken_before.contains(job))
+    })
+}
+
+/// The jobs of which pods run, but too few of a pod set.
+fn broken_gangs(cluster: &Value) -> BTreeSet<&str> {
+    let running = running(cluster);
+    let runs = |task: &&Value| running.contains(id(task));
+    let is_broken = |job: &&Value| {
+        let in_set = |set: &Value| {
+            let of_set = tasks(job).filter(|task| task["subgroup"] == set["name"]);
+            of_set.filter(runs).count() as u64
+        };
+        let sets = job["subgroups"]["pod_sets"].as_array();
+        let mut sets = sets.into_iter().flatten();
+        tasks(job).any(|task| runs(&task))
+            && sets.any(|set| in_set(set) < set["min_available"].as_u64().unwrap_or_default())
+    };
+    jobs(cluster)
+        .filter(is_broken)
+        .filter_map(|job| job["name"].as_str())
+        .collect()
 }
 
 /// Why the jobs were entitled to what they had that have fewer pods at the end although KAI evicted none of them. It
@@ -155,7 +196,7 @@ mod tests {
                 "name": name, "queue": "a", "priority": priority, "preemptible": preemptible,
                 "subgroups": {"pod_sets": [{"name": "default", "min_available": 1}]},
                 "tasks": [{
-                    "id": format!("{name}-0"), "state": state, "node": "n0",
+                    "id": format!("{name}-0"), "state": state, "node": "n0", "subgroup": "default",
                     "gpu": {"kind": "whole", "gpus": gpus},
                 }],
             })
@@ -240,6 +281,26 @@ mod tests {
             end,
             rests: true,
         }
+    }
+
+    #[test]
+    fn a_gang_with_too_few_pods_is_broken() {
+        let mut cluster = cluster(1.0, 1.0, 1, 50, true);
+        assert_eq!(broken_gangs(&cluster), BTreeSet::new());
+        cluster["jobs"][0]["subgroups"]["pod_sets"][0]["min_available"] = json!(2);
+        let mut more = cluster["jobs"][0]["tasks"][0].clone();
+        more["id"] = json!("held-1");
+        let tasks = cluster["jobs"][0]["tasks"].as_array_mut().unwrap();
+        tasks.push(more);
+        assert_eq!(broken_gangs(&cluster), BTreeSet::new());
+        cluster["jobs"][0]["tasks"][1]["state"] = json!("Pending");
+        assert_eq!(broken_gangs(&cluster), BTreeSet::from(["held"]));
+        let run = |end: &Value| SchedulingRun {
+            cycles: vec![(cluster.clone(), std::collections::BTreeMap::new())],
+            end: end.clone(),
+            rests: true,
+        };
+        assert!(!breaks_gang(&run(&cluster)), "it was broken before");
     }
 
     #[test]
