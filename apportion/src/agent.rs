@@ -10,8 +10,8 @@ use std::time::Duration;
 use apportion_exit::CommandFailure;
 use apportion_proto::v1::{
     AllocateReply, AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest,
-    NodeStateRequest, ReleaseRequest, ResizeReply, ResizeRequest, Share, WatchReply, WatchRequest,
-    holder::Kind,
+    NodeStateRequest, ReleaseRequest, ResizeReply, ResizeRequest, ResumeReply, ResumeRequest,
+    Share, SuspendReply, SuspendRequest, WatchReply, WatchRequest, holder::Kind,
 };
 use apportion_proto::{AgentClient, connect};
 use tonic::{Code, Status, Streaming};
@@ -205,6 +205,26 @@ impl ConnectedAgent {
         reply
             .map(tonic::Response::into_inner)
             .map_err(refused("resize the allocation"))
+    }
+
+    /// Puts the processes of an allocation to sleep.
+    pub(crate) async fn suspend(&mut self, id: String) -> Result<SuspendReply, CommandFailure> {
+        let request = SuspendRequest { id };
+        let deadline = self.deadline.of_suspension();
+        let reply = deadline.keep(self.client.suspend(request)).await?;
+        reply
+            .map(tonic::Response::into_inner)
+            .map_err(refused("suspend the allocation"))
+    }
+
+    /// Wakes the processes of an allocation.
+    pub(crate) async fn resume(&mut self, id: String) -> Result<ResumeReply, CommandFailure> {
+        let request = ResumeRequest { id };
+        let deadline = self.deadline.of_suspension();
+        let reply = deadline.keep(self.client.resume(request)).await?;
+        reply
+            .map(tonic::Response::into_inner)
+            .map_err(refused("resume the allocation"))
     }
 }
 

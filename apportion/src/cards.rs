@@ -3,7 +3,7 @@
 use apportion_abi::{Bytes, CardCapacity, CardUuid, Holder};
 use apportion_exit::CommandFailure;
 use apportion_policy::CandidateCard;
-use apportion_proto::v1::{self, CardHealth, ListReply};
+use apportion_proto::v1::{self, CardHealth, ListReply, SuspensionState};
 
 /// The cards of `list` with their holders. A card whose UUID can't be read is left out.
 pub(crate) fn for_policy(list: &ListReply) -> Vec<CandidateCard> {
@@ -19,10 +19,18 @@ fn one(card: &v1::Card, list: &ListReply) -> Option<CandidateCard> {
             .grants
             .iter()
             .filter(|grant| grant.card == card.uuid);
-        held.map(|grant| Holder {
+        let holders = held.map(|grant| Holder {
             name: allocation.name.clone(),
-            bytes: Bytes(grant.limit_bytes),
-        })
+            // A suspended allocation holds only what the driver still reports.
+            bytes: Bytes(match allocation.suspension() {
+                SuspensionState::Suspended => grant.nvml_bytes,
+                SuspensionState::Unspecified
+                | SuspensionState::Running
+                | SuspensionState::Suspending
+                | SuspensionState::Resuming => grant.limit_bytes,
+            }),
+        });
+        holders.filter(|holder| holder.bytes > Bytes::ZERO)
     });
     Some(CandidateCard {
         uuid: card.uuid.parse().ok()?,
@@ -106,6 +114,15 @@ mod tests {
         );
         assert_eq!(cards[0].capacity.allocatable(), Bytes(900));
         assert_eq!(cards[0].unmanaged, Bytes(7));
+    }
+
+    #[test]
+    fn a_suspended_holder_holds_what_the_driver_reports() {
+        let mut list = list();
+        list.allocations[0].suspension = SuspensionState::Suspended.into();
+        assert_eq!(for_policy(&list)[0].holders, []);
+        list.allocations[0].grants[0].nvml_bytes = 40;
+        assert_eq!(for_policy(&list)[0].holders[0].bytes, Bytes(40));
     }
 
     #[test]

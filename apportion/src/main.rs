@@ -29,6 +29,7 @@ mod resize;
 mod run;
 mod simulate;
 mod simulation;
+mod suspend;
 mod top;
 mod view;
 
@@ -46,6 +47,8 @@ fn perform(options: ApportionOptions) -> Result<(), CommandFailure> {
         ApportionCommand::Top(top) => top::top(&top, address),
         ApportionCommand::Gpus(format) => gpus::gpus(format.json, address),
         ApportionCommand::Resize(resize) => resize::resize(&resize, address),
+        ApportionCommand::Suspend(which) => suspend::suspend(&which.name, address),
+        ApportionCommand::Resume(which) => suspend::resume(&which.name, address),
         ApportionCommand::Completions { shell } => completions(shell),
         ApportionCommand::Hooks(which) => hooks::hooks(&which),
         ApportionCommand::Doctor(what) if what.node => doctor::node(what.format.json, &what.root),

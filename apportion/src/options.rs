@@ -47,6 +47,10 @@ pub(crate) enum ApportionCommand {
     Gpus(ListFormat),
     /// Change the memory limit of a running allocation.
     Resize(ResizeOptions),
+    /// Put a program to sleep: its GPU memory moves to the host's memory and is free for others.
+    Suspend(SuspendOptions),
+    /// Wake a suspended program, once its memory is free again.
+    Resume(SuspendOptions),
     /// List the CUDA and NVML functions that Apportion intercepts.
     Hooks(HooksOptions),
     /// Check this machine: what was found, what is missing, what to do.
@@ -105,7 +109,7 @@ pub(crate) struct RunOptions {
     /// UUID of a GPU to use; can be repeated.
     #[arg(long = "gpu", value_name = "UUID")]
     pub(crate) cards: Vec<String>,
-    /// Name of the allocation, for `top` and `resize` [default: the command's name and process id].
+    /// Name of the allocation, for `top`, `resize`, `suspend` and `resume` [default: the command's name and process id].
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// Print the allocation as one line of JSON on standard error before the command starts.
@@ -161,6 +165,13 @@ pub(crate) struct HooksOptions {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The allocation.
+#[derive(Debug, Args)]
+pub(crate) struct SuspendOptions {
+    /// The allocation, by name or id.
+    pub(crate) name: String,
 }
 
 /// The allocation and its new limit.

@@ -47,6 +47,7 @@ struct ReportedAllocation {
     id: String,
     name: String,
     state: String,
+    suspension: String,
     holder: Option<ReportedHolder>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
@@ -164,6 +165,7 @@ impl From<v1::Allocation> for ReportedAllocation {
         let holder = allocation.holder.clone().and_then(|holder| holder.kind);
         Self {
             state: lower(allocation.state().as_str_name(), "ALLOCATION_STATE_"),
+            suspension: lower(allocation.suspension().as_str_name(), "SUSPENSION_STATE_"),
             enforcement: lower(allocation.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
             holder: holder.map(|kind| match kind {
                 Kind::Pid(pid) => ReportedHolder::Pid(pid),

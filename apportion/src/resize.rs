@@ -40,7 +40,7 @@ pub(crate) fn resize(
 }
 
 /// The allocation with that id, or the only one with that name.
-fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation, CommandFailure> {
+pub(crate) fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation, CommandFailure> {
     if let Some(allocation) = list
         .allocations
         .iter()

@@ -1,7 +1,7 @@
 //! The agent's list for users: a table of cards and a table of allocations.
 
 use apportion_abi::Bytes;
-use apportion_proto::v1::{Allocation, Card, Grant, ListReply};
+use apportion_proto::v1::{Allocation, Card, Grant, ListReply, SuspensionState};
 
 use crate::report::lower;
 use crate::table::{CellAlignment, TableColumn, lay_out};
@@ -188,7 +188,15 @@ fn health(card: &Card) -> String {
     lower(card.health().as_str_name(), "CARD_HEALTH_")
 }
 
+/// What a suspended allocation does is of more interest than that it is allocated.
 fn state(share: &AllocationRow<'_>) -> String {
+    let suspension = share.allocation.suspension();
+    match suspension {
+        SuspensionState::Unspecified | SuspensionState::Running => {}
+        SuspensionState::Suspending | SuspensionState::Suspended | SuspensionState::Resuming => {
+            return lower(suspension.as_str_name(), "SUSPENSION_STATE_");
+        }
+    }
     lower(share.allocation.state().as_str_name(), "ALLOCATION_STATE_")
 }
 
@@ -275,6 +283,15 @@ mod tests {
             "{line}"
         );
         assert!(line.ends_with("42 python"), "{line}");
+    }
+
+    #[test]
+    fn a_suspended_allocation_says_so_as_its_state() {
+        let mut list = list();
+        list.allocations[0].suspension = SuspensionState::Suspended.into();
+        let text = whole(&list);
+        let line = text.lines().find(|line| line.starts_with("train")).unwrap();
+        assert_eq!(line.split_whitespace().nth(1), Some("suspended"), "{line}");
     }
 
     #[test]

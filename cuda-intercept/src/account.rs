@@ -22,6 +22,7 @@ mod open_retry;
 mod path;
 mod peers;
 mod shared;
+mod suspension;
 mod throttle;
 
 use liveness::LivenessLock;

@@ -62,21 +62,21 @@ const PATIENCE: u32 = 64 * 64;
 
 fn wait(spins: u32) {
     match spins {
-        PATIENCE.. => pause(),
+        PATIENCE.. => sleep(20_000),
         // SAFETY: yielding has no preconditions.
         _ if spins.is_multiple_of(64) => drop(unsafe { libc::sched_yield() }),
         _ => core::hint::spin_loop(),
     }
 }
 
-/// Sleeps for an instant. If a thread of a real-time class only yielded, a normal thread on the same processor could
-/// never run to release the lock. The C library's sleep functions are cancellation points; the bare system call is
-/// not.
-fn pause() {
+/// Sleeps for less than a second. If a thread of a real-time class only yielded, a normal thread on the same processor
+/// could never run to release the lock. The C library's sleep functions are cancellation points; the bare system call
+/// is not.
+pub(crate) fn sleep(nanoseconds: libc::c_long) {
     let errno_before = crate::errno::ErrnoGuard::now();
     let instant = libc::timespec {
         tv_sec: 0,
-        tv_nsec: 20_000,
+        tv_nsec: nanoseconds,
     };
     let nowhere = core::ptr::null_mut::<libc::timespec>();
     // SAFETY: the kernel only reads the time. The pointer for the remaining time is null, so it writes nothing.

@@ -224,6 +224,17 @@ impl AccountFiles {
         self.set_of(card, |words| words.set_limit(limit));
     }
 
+    /// Whether its programs wait with what they charge.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.limits.is_suspended()
+    }
+
+    pub(crate) fn set_suspended(&self, is_suspended: bool) {
+        if self.is_in_place() {
+            self.limits.set_suspended(is_suspended);
+        }
+    }
+
     pub(crate) fn set_overhead(&self, card: CardUuid, overhead: Bytes) {
         self.set_of(card, |words| words.set_overhead(overhead));
     }

@@ -43,6 +43,7 @@ mod driver_limits;
 mod foreign_cards;
 mod grants;
 mod health;
+mod host_memory;
 mod instance;
 mod lingering;
 mod picture;
@@ -51,6 +52,8 @@ mod respond;
 mod restore;
 mod sampling;
 mod state;
+mod suspend;
+mod suspensions;
 mod whole;
 
 pub(crate) use restore::ORPHAN;
@@ -64,6 +67,7 @@ use instance::InstanceFiles;
 use lingering::LingeringProcesses;
 use publisher::StatusPublisher;
 use state::AgentState;
+use suspensions::ProcessSuspensions;
 
 /// How often the agent looks for child processes. A process that uses a card is found at once through its parents;
 /// this finds those that do not use one yet.
@@ -107,6 +111,7 @@ impl NodeAgent {
             lingering: LingeringProcesses::default(),
             cgroups: CgroupLookup::new(),
             grants: ContainerGrants::default(),
+            suspensions: ProcessSuspensions::new(options.cards.nvml_library.clone()),
             limits: DriverLimits::new(
                 options.cards.has_driver_limits(),
                 instance.path(DRIVER_LIMITS),
@@ -116,6 +121,7 @@ impl NodeAgent {
             instance: InstanceFiles::new(instance, listeners, boot_id),
         };
         restore::resume(&mut state, restored.allocations);
+        state.suspensions.take_over(&state.ledger);
         Self {
             options,
             state,
@@ -204,6 +210,10 @@ impl NodeAgent {
                 ended = self.state.members.exits.next() => self.state.ended(ended),
                 report = self.state.cards.next() => self.report(report),
                 ready = self.state.costs.next() => self.probe_reported(ready),
+                report = self.state.suspensions.next() => {
+                    self.state.transition_reported(&report);
+                    self.continue_suspensions();
+                }
                 report = self.state.limits.next() => self.state.limits.handle_report(report),
                 Some(request) = requests.recv() => self.respond(request),
                 report = self.state.grants.next() => match report {
@@ -245,6 +255,8 @@ impl NodeAgent {
         self.state.keep_driver_limits();
         let step = self.state.costs.give_up();
         self.follow(step);
+        self.continue_suspensions();
+        self.state.answer_settled(0);
         self.state.instance.keep_socket();
         if self.state.cards.is_silent() {
             self.state.doubt_cards();
@@ -257,6 +269,8 @@ impl NodeAgent {
             DriverReport::Readings(readings) => {
                 let step = self.state.read(readings);
                 self.follow(step);
+                let sampled = self.state.cards.asked_at();
+                self.state.answer_settled(sampled);
                 if self.state.cards.takes_another() {
                     self.state.sample();
                 }

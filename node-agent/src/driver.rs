@@ -19,6 +19,7 @@ use nvml_wrapper::{Device, Nvml};
 use tokio::sync::{mpsc as channel, oneshot};
 use tracing::warn;
 
+mod child;
 pub(crate) mod faults;
 pub(crate) mod group_limits;
 pub(crate) mod identity;
@@ -27,6 +28,7 @@ mod ordinals;
 pub(crate) mod probe;
 mod processes;
 pub(crate) mod reserve;
+pub(crate) mod transition;
 mod utilization;
 
 use identity::CardIdentity;

@@ -54,6 +54,10 @@ fn main() -> ExitCode {
                 CommandFailure::from_error(error.as_ref()).hint("only the agent runs this command")
             })
         }
+        Ok(Some(options)) if options.is_process_mover() => driver::transition::carry_out_order()
+            .map_err(|error| {
+                CommandFailure::from_error(&error).hint("only the agent runs this command")
+            }),
         Ok(Some(options)) => serve(options),
         Err(failure) => Err(failure),
     };

@@ -103,6 +103,9 @@ enum AgentCommand {
     /// Open a context on a card, as a child of the agent, so that the agent can measure it
     #[command(hide = true)]
     ProbeContext,
+    /// Put processes to sleep or wake them, as a child of the agent
+    #[command(hide = true)]
+    MoveProcesses,
 }
 
 impl AgentOptions {
@@ -131,6 +134,11 @@ impl AgentOptions {
     /// Whether this process is the child that opens a context on a card.
     pub(crate) fn is_context_probe(&self) -> bool {
         matches!(self.command, Some(AgentCommand::ProbeContext))
+    }
+
+    /// Whether this process is the child that puts processes to sleep and wakes them.
+    pub(crate) fn is_process_mover(&self) -> bool {
+        matches!(self.command, Some(AgentCommand::MoveProcesses))
     }
 
     /// How long the agent stays without being needed; `None`: for ever.

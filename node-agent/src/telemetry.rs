@@ -7,4 +7,5 @@ pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod notice;
 pub(crate) mod publish;
+pub(crate) mod suspension_stats;
 pub(crate) mod view;

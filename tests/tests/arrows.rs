@@ -130,6 +130,11 @@ const MAP: &[CrateRule] = &[
         knows: &[],
         room: Unsafe,
     },
+    CrateRule {
+        name: "apportion-process-checkpoints",
+        knows: &[],
+        room: Unsafe,
+    },
     // Programs.
     CrateRule {
         name: "apportion-agent",
@@ -143,6 +148,7 @@ const MAP: &[CrateRule] = &[
             "apportion-ledger",
             "apportion-memory-limits",
             "apportion-nri",
+            "apportion-process-checkpoints",
             "apportion-proto",
             "apportion-runtime-class",
         ],

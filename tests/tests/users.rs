@@ -68,7 +68,7 @@ fn a_second_users_command_gets_its_share_from_roots_agent() {
     let mut run = victim(&host, ALICE, "more", "2500");
     let said = CommandOutput::by(&mut run);
     assert!(said.err.contains("the quota of a user is"), "{}", said.err);
-    // Bob sees Alice's allocation, but can neither resize nor open it.
+    // Bob sees Alice's allocation, but can neither resize nor suspend nor open it.
     let mut resize = of(BOB, host.simulated("resize"));
     let said = CommandOutput::by(resize.args(["alices", "--gpu-memory", "100"]));
     assert!(
@@ -76,6 +76,11 @@ fn a_second_users_command_gets_its_share_from_roots_agent() {
         "{}",
         said.err
     );
+    for command in ["suspend", "resume"] {
+        let said = CommandOutput::by(of(BOB, host.simulated(command)).arg("alices"));
+        let refused = "user 4712 has no allocation";
+        assert!(said.err.contains(refused), "{}", said.err);
+    }
     let seen = CommandOutput::by(of(BOB, host.simulated("top")).arg("--json"));
     assert_eq!(named(&seen.well().json(), "alices")["state"], "allocated");
     let open = format!("exec 3<>{folder}/usage");
@@ -88,6 +93,27 @@ fn a_second_users_command_gets_its_share_from_roots_agent() {
         let granted = host.top()["cards"][0]["granted_bytes"].as_u64();
         granted == Some(3000 * MIB)
     });
+}
+
+#[test]
+fn a_user_resumes_only_within_the_quota() {
+    let Some(host) = shared_host() else { return };
+    let _agent = host.agent(&["--tick", "50", "--users", "all", "--user-quota", "6000"]);
+    let mut first = host.start(&mut victim(&host, ALICE, "first", "4000"));
+    first.step("alloc 3000M").ok();
+    let mut suspend = of(ALICE, host.simulated("suspend"));
+    let _ = CommandOutput::by(suspend.arg("first")).well();
+    let mut second = host.start(&mut victim(&host, ALICE, "second", "4000"));
+    second.step("alloc 3000M").ok();
+    let resume = || CommandOutput::by(of(ALICE, host.simulated("resume")).arg("first"));
+    let refused = resume();
+    let line = refused.fails_in_one_line(1);
+    assert!(line.contains("the quota of a user is 6000 MiB"), "{line}");
+    assert!(second.end().success());
+    eventually(PATIENCE, "the quota has room again", || {
+        resume().code() == Some(0)
+    });
+    first.step("touch 0").ok();
 }
 
 /// Connections to the agent that a user opens and keeps.

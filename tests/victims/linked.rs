@@ -5,6 +5,7 @@ mod cards;
 mod children;
 mod churn;
 mod code;
+mod contents;
 mod denials;
 mod driver;
 mod graphs;

@@ -141,6 +141,7 @@ impl VictimProgram {
             .or_else(|| self.array_step(verb, words))
             .or_else(|| self.hold_step(verb, words))
             .or_else(|| self.denial_step(verb, words))
+            .or_else(|| self.content_step(verb, words))
             .or_else(|| self.memory_step(verb, words));
         outcome.unwrap_or_else(|| misused(&format!("{verb} is not a step")))
     }

@@ -6,6 +6,7 @@ mod cards;
 mod children;
 mod churn;
 mod code;
+mod contents;
 mod denials;
 mod doors;
 mod driver;

@@ -17,6 +17,10 @@ use crate::instance::TargetInstance;
 /// ten seconds.
 const ALLOCATION: Duration = Duration::from_secs(12);
 
+/// The minimum deadline of a suspension or a resume: the agent gives the driver up to five minutes for the copies, and
+/// another one may come first.
+const SUSPENSION: Duration = Duration::from_secs(600);
+
 /// The deadline of each call to one agent.
 #[derive(Clone, Debug)]
 pub(super) struct CallDeadline {
@@ -36,6 +40,14 @@ impl CallDeadline {
     pub(super) fn of_allocation(&self) -> Self {
         Self {
             patience: self.patience.max(ALLOCATION),
+            ..self.clone()
+        }
+    }
+
+    /// Like the deadline itself, but at least as long as the agent lets a suspension or a resume take.
+    pub(super) fn of_suspension(&self) -> Self {
+        Self {
+            patience: self.patience.max(SUSPENSION),
             ..self.clone()
         }
     }

@@ -95,6 +95,20 @@ impl Agent for StandInAgent {
         Err(Status::unimplemented("the scheduler does not ask this"))
     }
 
+    async fn suspend(
+        &self,
+        _: Request<v1::SuspendRequest>,
+    ) -> Result<Response<v1::SuspendReply>, Status> {
+        Err(Status::unimplemented("the scheduler does not ask this"))
+    }
+
+    async fn resume(
+        &self,
+        _: Request<v1::ResumeRequest>,
+    ) -> Result<Response<v1::ResumeReply>, Status> {
+        Err(Status::unimplemented("the scheduler does not ask this"))
+    }
+
     async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListReply>, Status> {
         Ok(Response::new(self.ledger.borrow().clone()))
     }

@@ -12,6 +12,8 @@ use super::{exported_descriptors, pool_settlement};
 impl ProcessState {
     /// Charges a card. If it is full, dead processes are first taken out of the account. Then this process's pools
     /// give back what they do not use.
+    ///
+    /// Waits while the share is suspended, as the driver lets calls wait: see `account::suspension`.
     pub(crate) fn charge(&self, card: Card, bytes: u64) -> bool {
         self.charge_for(ApiFamily::Other, card, bytes)
     }
@@ -23,13 +25,20 @@ impl ProcessState {
         };
         let fits = || account.charge(card, bytes);
         let fits_after_the_dead = || account.retire_for(card, bytes) && fits();
-        let granted = fits()
-            || fits_after_the_dead()
-            || (pool_settlement::trim_all(self, card) && (fits() || fits_after_the_dead()));
-        if !granted {
-            account.deny(card, api, bytes);
+        loop {
+            let granted = fits()
+                || fits_after_the_dead()
+                || (pool_settlement::trim_all(self, card) && (fits() || fits_after_the_dead()));
+            if !granted {
+                account.deny(card, api, bytes);
+                return false;
+            }
+            if !account.is_suspended() {
+                return true;
+            }
+            account.uncharge(card, bytes);
+            account.wait_until_resumed();
         }
-        granted
     }
 
     /// A card's memory as the program should see it.

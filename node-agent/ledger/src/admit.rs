@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use apportion_abi::{Bytes, CardRequest, CardUuid, fits};
 
-use crate::allocation::{Allocation, AllocationPhase, CardGrant};
+use crate::allocation::{Allocation, AllocationPhase, CardGrant, SuspensionPhase};
 
 use crate::card::Health;
 use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind, PlacementProposal};
@@ -71,6 +71,7 @@ impl Ledger {
             created: now,
             grants,
             is_whole: false,
+            suspension: SuspensionPhase::Running,
         };
         self.allocations.insert(id.clone(), allocation);
         Ok((id, true))
@@ -110,6 +111,9 @@ impl Ledger {
         if allocation.is_whole {
             return Err(AllocationRefusal::Whole(id.clone()));
         }
+        if allocation.suspension != SuspensionPhase::Running {
+            return Err(AllocationRefusal::Suspended(id.clone()));
+        }
         for ask in asks {
             let grant =
                 allocation
@@ -136,7 +140,7 @@ impl Ledger {
     }
 
     /// Whether a healthy card has room beside what all allocations but `except` hold.
-    fn judge(
+    pub(crate) fn judge(
         &self,
         ask: CardRequest,
         except: Option<&AllocationId>,

@@ -61,6 +61,20 @@ pub enum AllocationPhase {
     Draining,
 }
 
+/// Whether the programs of an allocation run, or sleep with their GPU memory in the host's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SuspensionPhase {
+    /// They run.
+    #[default]
+    Running,
+    /// They are being put to sleep. The allocation holds all its memory until they are.
+    Suspending,
+    /// They sleep. The allocation holds only what the driver still reports for them.
+    Suspended,
+    /// The allocation holds all its memory again, and they are being woken.
+    Resuming,
+}
+
 /// Whether a grant's limit is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitEnforcement {
@@ -92,6 +106,8 @@ pub struct CardGrant {
     pub overhead: Bytes,
     /// What its processes use according to NVML.
     pub nvml: Bytes,
+    /// What a suspended allocation held before, and must get back before its processes are woken.
+    pub needed: Bytes,
     /// Whether the limit is kept.
     pub enforcement: LimitEnforcement,
     /// The most that its processes may use without an offence: the limit, or the use at the time of a shrink as long
@@ -112,6 +128,7 @@ impl CardGrant {
             held: limit,
             overhead: Bytes::ZERO,
             nvml: Bytes::ZERO,
+            needed: Bytes::ZERO,
             enforcement: LimitEnforcement::Pending,
             allowed: limit,
             estimates: BTreeMap::new(),
@@ -147,6 +164,8 @@ pub struct Allocation {
     pub grants: Vec<CardGrant>,
     /// Whether its containers have the cards to themselves, without the library between them and the driver.
     pub is_whole: bool,
+    /// Whether its processes run or sleep.
+    pub suspension: SuspensionPhase,
 }
 
 impl Allocation {

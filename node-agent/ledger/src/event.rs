@@ -89,6 +89,22 @@ pub enum LedgerEvent {
         id: AllocationId,
         asks: Vec<CardRequest>,
     },
+    /// A client asks to put the processes of an allocation to sleep.
+    Suspend {
+        id: AllocationId,
+    },
+    /// All processes of an allocation sleep: it was suspended, or a resume was undone.
+    Suspended {
+        id: AllocationId,
+    },
+    /// A client asks to wake the processes of an allocation.
+    Resume {
+        id: AllocationId,
+    },
+    /// All processes of an allocation run: it was resumed, or a suspension was undone.
+    Resumed {
+        id: AllocationId,
+    },
     /// The owner of an allocation has ended.
     OwnerGone {
         id: AllocationId,
@@ -127,6 +143,12 @@ pub enum LedgerEffect {
         card: CardUuid,
         overhead: Bytes,
     },
+    /// Write into the account whether its programs must wait with what they charge.
+    SetSuspended {
+        /// The allocation that owns the account.
+        id: AllocationId,
+        is_suspended: bool,
+    },
     CloseAccount(AllocationId),
     Kill(ProcessId),
     Notice(LedgerNotice),
@@ -156,6 +178,10 @@ pub enum NoticeKind {
     /// It got its owner.
     Committed,
     Resized,
+    /// Its processes sleep, and its memory is free for others.
+    Suspended,
+    /// Its processes run again.
+    Resumed,
     /// It was released and waits for its last process to end.
     Draining,
     Released,
@@ -218,6 +244,20 @@ pub enum AllocationRefusal {
     /// Its cards are given whole, so no limit is kept on them.
     #[error("allocation {0} has whole GPUs and cannot be resized")]
     Whole(AllocationId),
+    /// A pod owns the allocation.
+    #[error(
+        "allocation {0} belongs to a pod; so far only programs of `apportion run` can be suspended"
+    )]
+    OfPod(AllocationId),
+    /// The allocation has no owner yet.
+    #[error("allocation {0} has no process yet")]
+    Uncommitted(AllocationId),
+    /// The allocation is not running.
+    #[error("allocation {0} is suspended; resume it first")]
+    Suspended(AllocationId),
+    /// The opposite is being done to the allocation.
+    #[error("allocation {0} is being suspended or resumed; wait until that is done")]
+    InTransition(AllocationId),
     /// The allocation has no grant on the card.
     #[error("allocation {id} has no share of {card}")]
     NotGranted { id: AllocationId, card: CardUuid },

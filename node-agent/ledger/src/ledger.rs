@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder};
 
-use crate::allocation::{Allocation, AllocationPhase};
+use crate::allocation::{Allocation, AllocationPhase, SuspensionPhase};
 
 use crate::card::{Health, LedgerCard};
 use crate::event::{
@@ -96,6 +96,10 @@ impl Ledger {
             }
             LedgerEvent::Release { id } => self.release(&id),
             LedgerEvent::Resize { id, asks } => self.resize(&id, &asks),
+            LedgerEvent::Suspend { id } => self.suspend(&id),
+            LedgerEvent::Suspended { id } => self.suspended(&id),
+            LedgerEvent::Resume { id } => self.resume_processes(&id),
+            LedgerEvent::Resumed { id } => self.resumed(&id),
             LedgerEvent::OwnerGone { id } => self.owner_gone(&id),
             LedgerEvent::ProcessGone { id, process } => self.process_gone(&id, process),
             LedgerEvent::Emptied { id } => self.emptied(&id),
@@ -143,10 +147,13 @@ impl Ledger {
         self.cards.get(&card)
     }
 
-    /// The sum of the limits on a card.
+    /// The sum of the limits on a card. A suspended allocation has given its memory back.
     #[must_use]
     pub fn granted(&self, card: CardUuid) -> Bytes {
-        self.grants(card).map(|(_, grant)| grant.limit).sum()
+        let granted = self
+            .grants(card)
+            .filter(|(allocation, _)| allocation.suspension != SuspensionPhase::Suspended);
+        granted.map(|(_, grant)| grant.limit).sum()
     }
 
     /// What can still be allocated on the card.
@@ -181,6 +188,8 @@ impl Ledger {
         let others = self
             .grants(card)
             .filter(|(allocation, _)| Some(&allocation.id) != except);
+        // A suspended allocation may hold nothing.
+        let others = others.filter(|(_, grant)| grant.held > Bytes::ZERO);
         others
             .map(
                 |(allocation, grant): (&Allocation, &crate::CardGrant)| Holder {

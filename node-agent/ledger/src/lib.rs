@@ -26,12 +26,14 @@ mod offence;
 mod reconcile;
 mod sample;
 mod slots;
+mod suspension;
 mod time;
 mod topology;
 mod whole;
 
 pub use allocation::{
     Allocation, AllocationOwner, AllocationPhase, CardGrant, ClaimOwner, LimitEnforcement,
+    SuspensionPhase,
 };
 
 pub use card::{Health, LedgerCard};

@@ -58,6 +58,8 @@ impl Ledger {
         for grant in &mut allocation.grants {
             // A restart may hide that the limit was lowered below the use. The first sample sets the real value.
             grant.allowed = Bytes(u64::MAX);
+            // Of a suspended one, too: the first sample shows what it has given back.
+            grant.held = grant.limit.max(grant.needed);
         }
         self.allocations.insert(id.clone(), allocation);
         vec![LedgerEffect::OpenAccount(id), LedgerEffect::Save]

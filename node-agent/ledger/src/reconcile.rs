@@ -38,7 +38,7 @@
 use apportion_abi::{Bytes, CardUuid};
 
 use crate::allocation::{
-    Allocation, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement,
+    Allocation, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement, SuspensionPhase,
 };
 
 use crate::event::{LedgerEffect, LedgerNotice, NoticeKind, OffenderPolicy};
@@ -68,6 +68,7 @@ impl Ledger {
             };
             let mut found = Vec::new();
             let is_whole = allocation.is_whole;
+            let suspension = allocation.suspension;
             let was_damaged = allocation
                 .grants
                 .iter()
@@ -85,6 +86,7 @@ impl Ledger {
                     sampled,
                     id: &account.id,
                     claimed: claimed.map_or(Bytes::ZERO, |c| c.1),
+                    suspension,
                 };
                 if view.enter(grant, &mut found) {
                     let (id, card, overhead) = (account.id.clone(), grant.card, grant.overhead);
@@ -97,7 +99,13 @@ impl Ledger {
                     // Programs can forge their claims. So claims keep memory held but never make an allocation hold
                     // more.
                     let claimed = view.claimed.plus(grant.overhead).min(grant.held);
-                    grant.held = grant.limit.max(grant.nvml).max(claimed);
+                    grant.held = match suspension {
+                        // Its processes keep their claims, and need the memory again when they are woken.
+                        SuspensionPhase::Suspended => grant.nvml,
+                        SuspensionPhase::Running
+                        | SuspensionPhase::Suspending
+                        | SuspensionPhase::Resuming => grant.limit.max(grant.nvml).max(claimed),
+                    };
                     grant.allowed = grant.limit.max(grant.allowed.min(grant.nvml));
                 }
             }
@@ -256,31 +264,20 @@ struct AccountView<'a> {
     sampled: &'a CardSample,
     id: &'a AllocationId,
     claimed: Bytes,
+    suspension: SuspensionPhase,
 }
 
 impl AccountView<'_> {
     /// Enters the sample into the grant. Returns whether its overhead changed.
     fn enter(&self, grant: &mut CardGrant, found: &mut Vec<LimitViolation>) -> bool {
-        let own = || {
-            self.sampled
-                .processes
-                .iter()
-                .filter(|p| p.owner.as_ref() == Some(self.id))
+        let own = || self.own();
+        let changed = match self.suspension {
+            SuspensionPhase::Running => self.estimate(grant),
+            // A process that sleeps, or is half-way there, says nothing about what it needs beyond its claims.
+            SuspensionPhase::Suspending
+            | SuspensionPhase::Suspended
+            | SuspensionPhase::Resuming => false,
         };
-        grant
-            .estimates
-            .retain(|process, _| own().any(|p| p.process == *process));
-        for process in own() {
-            if let Some(nvml) = process.nvml {
-                let claimed = process.claimed.unwrap_or_default();
-                grant
-                    .estimates
-                    .entry(process.process)
-                    .or_default()
-                    .observe(nvml, claimed);
-            }
-        }
-        let changed = grant.add_up();
         grant.nvml = own().filter_map(|process| process.nvml).sum();
 
         let forgiven: Bytes = own().map(|p| forgiven(p, self.sampled.leeway)).sum();
@@ -305,6 +302,30 @@ impl AccountView<'_> {
         }
         found.extend(bypassing);
         changed
+    }
+
+    /// The processes of the account.
+    fn own(&self) -> impl Iterator<Item = &ProcessSample> {
+        let all = self.sampled.processes.iter();
+        all.filter(|p| p.owner.as_ref() == Some(self.id))
+    }
+
+    /// Estimates the overhead again. Returns whether it changed.
+    fn estimate(&self, grant: &mut CardGrant) -> bool {
+        grant
+            .estimates
+            .retain(|process, _| self.own().any(|p| p.process == *process));
+        for process in self.own() {
+            if let Some(nvml) = process.nvml {
+                let claimed = process.claimed.unwrap_or_default();
+                grant
+                    .estimates
+                    .entry(process.process)
+                    .or_default()
+                    .observe(nvml, claimed);
+            }
+        }
+        grant.add_up()
     }
 
     fn offence(&self, kind: NoticeKind, process: &ProcessSample) -> LimitViolation {

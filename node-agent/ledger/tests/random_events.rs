@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid};
 use apportion_ledger::{
-    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardSample, EpochMillis, Ledger,
-    LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy, PlacementProposal, ProcessId,
-    ProcessSample,
+    AccountSample, Allocation, AllocationId, AllocationOwner, AllocationPhase, CardSample,
+    EpochMillis, Ledger, LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy, PlacementProposal,
+    ProcessId, ProcessSample, SuspensionPhase,
 };
 use proptest::prelude::*;
 
@@ -23,6 +23,11 @@ enum LedgerStep {
     Resize { which: usize, card: u8, bytes: u64 },
     OwnerGone { which: usize },
     Emptied { which: usize },
+    Suspend { which: usize },
+    Suspended { which: usize },
+    Resume { which: usize },
+    Resumed { which: usize },
+    Used { which: usize, bytes: u64 },
     Stranger { card: u8, bytes: u64 },
     Wait { millis: u64 },
 }
@@ -61,6 +66,11 @@ fn step() -> impl Strategy<Value = LedgerStep> {
         3 => (which.clone(), 0..CARDS, 0..1200_u64)
             .prop_map(|(which, card, bytes)| LedgerStep::Resize { which, card, bytes }),
         1 => which.clone().prop_map(|which| LedgerStep::OwnerGone { which }),
+        2 => which.clone().prop_map(|which| LedgerStep::Suspend { which }),
+        2 => which.clone().prop_map(|which| LedgerStep::Suspended { which }),
+        2 => which.clone().prop_map(|which| LedgerStep::Resume { which }),
+        2 => which.clone().prop_map(|which| LedgerStep::Resumed { which }),
+        2 => (which.clone(), 0..400_u64).prop_map(|(which, bytes)| LedgerStep::Used { which, bytes }),
         2 => which.prop_map(|which| LedgerStep::Emptied { which }),
         2 => (0..CARDS, 0..600_u64).prop_map(|(card, bytes)| LedgerStep::Stranger { card, bytes }),
         1 => (0..80_u64).prop_map(|millis| LedgerStep::Wait { millis }),
@@ -115,6 +125,11 @@ fn event(ledger: &Ledger, step: &LedgerStep) -> LedgerEvent {
         },
         LedgerStep::OwnerGone { which } => LedgerEvent::OwnerGone { id: id(which) },
         LedgerStep::Emptied { which } => LedgerEvent::Emptied { id: id(which) },
+        LedgerStep::Suspend { which } => LedgerEvent::Suspend { id: id(which) },
+        LedgerStep::Suspended { which } => LedgerEvent::Suspended { id: id(which) },
+        LedgerStep::Resume { which } => LedgerEvent::Resume { id: id(which) },
+        LedgerStep::Resumed { which } => LedgerEvent::Resumed { id: id(which) },
+        LedgerStep::Used { which, bytes } => used(ledger, &id(which), Bytes(*bytes)),
         LedgerStep::Stranger {
             card: number,
             bytes,
@@ -146,6 +161,36 @@ fn event(ledger: &Ledger, step: &LedgerStep) -> LedgerEvent {
     }
 }
 
+/// A sample in which one process of the allocation uses so much of each of its cards, and at most its limit.
+fn used(ledger: &Ledger, id: &AllocationId, bytes: Bytes) -> LedgerEvent {
+    let grants = ledger.allocation(id).map(|of| of.grants.clone());
+    let cards = grants.unwrap_or_default().into_iter().map(|grant| {
+        let process = ProcessSample {
+            process: ProcessId { pid: 50, start: 2 },
+            owner: Some(id.clone()),
+            nvml: Some(bytes.min(grant.limit)),
+            claimed: None,
+            has_ended: false,
+        };
+        CardSample {
+            card: grant.card,
+            used: bytes.min(grant.limit),
+            unlisted: Bytes::ZERO,
+            leeway: Bytes::ZERO,
+            processes: vec![process],
+        }
+    });
+    LedgerEvent::Sampled(NodeSample {
+        generation: ledger.generation(),
+        cards: cards.collect(),
+        accounts: vec![AccountSample {
+            id: id.clone(),
+            is_sound: true,
+            claimed: Vec::new(),
+        }],
+    })
+}
+
 fn nothing_is_promised_twice(ledger: &Ledger) -> Result<(), TestCaseError> {
     for number in 0..CARDS {
         let granted = ledger.granted(card(number));
@@ -163,7 +208,15 @@ fn nothing_is_promised_twice(ledger: &Ledger) -> Result<(), TestCaseError> {
     }
     for allocation in ledger.allocations() {
         for grant in &allocation.grants {
-            prop_assert!(grant.held >= grant.limit);
+            match allocation.suspension {
+                // Exactly what the driver reports, once a sample has shown it; never more than before.
+                SuspensionPhase::Suspended => {
+                    prop_assert!(grant.held == grant.nvml || grant.held == grant.needed);
+                }
+                SuspensionPhase::Running
+                | SuspensionPhase::Suspending
+                | SuspensionPhase::Resuming => prop_assert!(grant.held >= grant.limit),
+            }
         }
     }
     Ok(())
@@ -180,7 +233,9 @@ fn accounts(
                 prop_assert!(open.insert(id.clone()), "{id} opened twice")
             }
             LedgerEffect::CloseAccount(id) => prop_assert!(open.remove(id), "{id} closed twice"),
-            LedgerEffect::SetLimit { id, .. } => prop_assert!(open.contains(id)),
+            LedgerEffect::SetLimit { id, .. } | LedgerEffect::SetSuspended { id, .. } => {
+                prop_assert!(open.contains(id))
+            }
             _ => {}
         }
     }

@@ -7,7 +7,7 @@ use apportion_abi::account::NewCard;
 use apportion_abi::{Bytes, CardUuid, ContainerRef};
 use apportion_ledger::{
     AccountSample, Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant,
-    ClaimWindow, Ledger, ProcessId,
+    ClaimWindow, Ledger, ProcessId, SuspensionPhase,
 };
 use apportion_proto::v1;
 use tracing::{info, warn};
@@ -32,6 +32,12 @@ pub(super) struct AccountTable {
     namespaces: PidNamespaces,
     /// Where the next round of checking membership claims continues.
     next_checked: usize,
+}
+
+/// An account that processes use, without an allocation.
+pub(super) struct UsedAccount {
+    pub(super) grants: Vec<CardGrant>,
+    pub(super) is_suspended: bool,
 }
 
 impl AccountTable {
@@ -90,6 +96,13 @@ impl AccountTable {
     pub(super) fn set_limit(&self, id: &AllocationId, card: CardUuid, limit: Bytes) {
         if let Some(account) = self.files.get(id) {
             account.set_limit(card, limit);
+        }
+    }
+
+    /// Lets the programs of the account wait with what they charge, or go on.
+    pub(super) fn set_suspended(&self, id: &AllocationId, is_suspended: bool) {
+        if let Some(account) = self.files.get(id) {
+            account.set_suspended(is_suspended);
         }
     }
 
@@ -249,7 +262,12 @@ impl AccountTable {
     pub(super) fn unlisted(&self, reading: &CardReading, ledger: &Ledger) -> Bytes {
         let claimed = |(id, claims): (&AllocationId, &Vec<ProcessClaims>)| {
             let position = self.files.get(id)?.position(reading.uuid)?;
-            let grant = ledger.allocation(id)?.grant(reading.uuid)?;
+            let allocation = ledger.allocation(id)?;
+            if allocation.suspension != SuspensionPhase::Running {
+                // Its processes claim what may be in the host now.
+                return None;
+            }
+            let grant = allocation.grant(reading.uuid)?;
             let unlisted = claims
                 .iter()
                 .filter(|claims| !reading.processes.contains_key(&claims.process.pid));
@@ -306,12 +324,12 @@ impl AccountTable {
         })
     }
 
-    /// The grants that an account of an earlier agent tells of, if processes use it.
+    /// What an account of an earlier agent tells, if processes use it.
     pub(super) fn used_by_processes(
         &mut self,
         id: &AllocationId,
         members: &mut AllocationMembers,
-    ) -> Option<Vec<CardGrant>> {
+    ) -> Option<UsedAccount> {
         let account = AccountFiles::adopt(self.folder_of(id))?;
         if account.end(&mut self.namespaces).is_empty() && !members.search(id) {
             return None;
@@ -321,7 +339,16 @@ impl AccountTable {
             grant.overhead = overhead;
             grant
         });
-        Some(grants.collect())
+        Some(UsedAccount {
+            grants: grants.collect(),
+            is_suspended: account.is_suspended(),
+        })
+    }
+
+    /// What one process claims on all cards.
+    pub(super) fn claimed_by(&self, id: &AllocationId, process: ProcessId) -> Bytes {
+        let claims = self.claims_of(id, process);
+        claims.map_or(Bytes::ZERO, |of| of.claimed.iter().copied().sum())
     }
 
     fn claims_of(&self, id: &AllocationId, process: ProcessId) -> Option<&ProcessClaims> {

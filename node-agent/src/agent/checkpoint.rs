@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use apportion_abi::Bytes;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant, ClaimOwner, EpochMillis,
-    Ledger, ProcessId,
+    Ledger, ProcessId, SuspensionPhase,
 };
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +75,18 @@ struct AllocationRecord {
     grants: Vec<GrantRecord>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     whole: bool,
+    #[serde(default, skip_serializing_if = "SuspensionRecord::is_running")]
+    suspension: SuspensionRecord,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum SuspensionRecord {
+    #[default]
+    Running,
+    Suspending,
+    Suspended,
+    Resuming,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -103,6 +115,37 @@ enum StateRecord {
 struct GrantRecord {
     card: String,
     limit_bytes: u64,
+    /// What a resume needs, if that is more than the limit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    needed_bytes: u64,
+}
+
+impl SuspensionRecord {
+    fn of(phase: SuspensionPhase) -> Self {
+        match phase {
+            SuspensionPhase::Running => Self::Running,
+            SuspensionPhase::Suspending => Self::Suspending,
+            SuspensionPhase::Suspended => Self::Suspended,
+            SuspensionPhase::Resuming => Self::Resuming,
+        }
+    }
+
+    fn phase(self) -> SuspensionPhase {
+        match self {
+            Self::Running => SuspensionPhase::Running,
+            Self::Suspending => SuspensionPhase::Suspending,
+            Self::Suspended => SuspensionPhase::Suspended,
+            Self::Resuming => SuspensionPhase::Resuming,
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        *self == Self::Running
+    }
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 pub(crate) fn save(path: &Path, ledger: &Ledger, boot_id: &str) -> io::Result<()> {
@@ -195,6 +238,7 @@ fn record(allocation: &Allocation) -> AllocationRecord {
     let grant = |grant: &CardGrant| GrantRecord {
         card: grant.card.to_string(),
         limit_bytes: grant.limit.0,
+        needed_bytes: grant.needed.0,
     };
     AllocationRecord {
         id: allocation.id.0.clone(),
@@ -204,6 +248,7 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         state,
         grants: allocation.grants.iter().map(grant).collect(),
         whole: allocation.is_whole,
+        suspension: SuspensionRecord::of(allocation.suspension),
     }
 }
 
@@ -222,7 +267,11 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
         StateRecord::Draining => AllocationPhase::Draining,
     };
     let grant = |grant: GrantRecord| match grant.card.parse() {
-        Ok(card) => Ok(CardGrant::new(card, Bytes(grant.limit_bytes))),
+        Ok(card) => {
+            let mut restored = CardGrant::new(card, Bytes(grant.limit_bytes));
+            restored.needed = Bytes(grant.needed_bytes);
+            Ok(restored)
+        }
         Err(_) => Err(CheckpointError::Card {
             path: path.to_owned(),
             text: grant.card,
@@ -244,6 +293,7 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
             .map(grant)
             .collect::<Result<_, _>>()?,
         is_whole: record.whole,
+        suspension: record.suspension.phase(),
     })
 }
 
@@ -300,6 +350,34 @@ mod tests {
             restored.allocations.iter().collect::<Vec<_>>(),
             ledger.allocations()
         );
+    }
+
+    #[test]
+    fn who_sleeps_and_what_a_resume_needs_is_restored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint.json");
+        let mut ledger = ledger();
+        let id = AllocationId("4d-1".to_owned());
+        let mut phases = Vec::new();
+        for event in [
+            LedgerEvent::Suspend { id: id.clone() },
+            LedgerEvent::Suspended { id: id.clone() },
+            LedgerEvent::Resume { id: id.clone() },
+            LedgerEvent::Resumed { id: id.clone() },
+        ] {
+            let _ = ledger.apply(EpochMillis(3), event);
+            save(&path, &ledger, "boot").unwrap();
+            let restored = load(&path, "boot").unwrap().unwrap();
+            let found = restored.allocations.iter().find(|of| of.id == id).unwrap();
+            phases.push((found.suspension, found.grants[0].needed));
+        }
+        let expected = [
+            (SuspensionPhase::Suspending, Bytes::ZERO),
+            (SuspensionPhase::Suspended, Bytes(20)),
+            (SuspensionPhase::Resuming, Bytes(20)),
+            (SuspensionPhase::Running, Bytes::ZERO),
+        ];
+        assert_eq!(phases, expected);
     }
 
     #[test]

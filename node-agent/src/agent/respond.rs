@@ -43,6 +43,8 @@ impl NodeAgent {
             }
             AgentRequest::Release(id, answer) => drop(answer.send(release(&mut self.state, id))),
             AgentRequest::Resize(id, asks, answer) => drop(answer.send(self.resize(id, asks))),
+            AgentRequest::Suspend(id, answer) => self.suspend(id, answer),
+            AgentRequest::Resume(id, answer) => self.resume(id, answer),
             AgentRequest::Runtime(facts, answer) => {
                 drop(answer.send(settle(&mut self.state, &facts)));
             }

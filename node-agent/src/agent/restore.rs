@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use apportion_exit::error_chain;
-use apportion_ledger::{Allocation, AllocationId, AllocationOwner, AllocationPhase, LedgerEvent};
+use apportion_ledger::{
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, LedgerEvent, SuspensionPhase,
+};
 use tracing::{error, warn};
 
 use super::checkpoint::{self, RestoredLedger};
@@ -109,15 +111,20 @@ fn adopt_orphans(state: &mut AgentState) {
 
 /// What the account alone says about an allocation. The allocation ends with its processes.
 fn orphan(state: &mut AgentState, id: &AllocationId) -> Option<Allocation> {
-    let grants = state.accounts.used_by_processes(id, &mut state.members)?;
+    let account = state.accounts.used_by_processes(id, &mut state.members)?;
     Some(Allocation {
         id: id.clone(),
         key: format!("{ORPHAN}{id}"),
         name: id.0.clone(),
         state: AllocationPhase::Draining,
         created: now(),
-        grants,
+        grants: account.grants,
         is_whole: false,
+        // Some of its processes may run. NVML shows what they have, and a resume wakes the others.
+        suspension: match account.is_suspended {
+            true => SuspensionPhase::Suspended,
+            false => SuspensionPhase::Running,
+        },
     })
 }
 

@@ -8,7 +8,7 @@ use apportion_abi::account::NewCard;
 use apportion_exit::error_chain;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, AllocationRefusal, CardGrant,
-    Health, Ledger, LedgerEffect, LedgerEvent, ProcessId, SlotEvent,
+    Health, Ledger, LedgerEffect, LedgerEvent, ProcessId, SlotEvent, SuspensionPhase,
 };
 use apportion_proto::v1;
 use tonic::Status;
@@ -24,6 +24,7 @@ use super::instance::InstanceFiles;
 use super::lingering::LingeringProcesses;
 use super::picture::StatePicture;
 use super::publisher::StatusPublisher;
+use super::suspensions::ProcessSuspensions;
 use crate::driver::reserve::ContextCost;
 use crate::processes::members::AllocationMembers;
 use crate::runtime::cgroups::CgroupLookup;
@@ -40,6 +41,7 @@ pub(super) struct AgentState {
     pub(super) lingering: LingeringProcesses,
     pub(super) cgroups: CgroupLookup,
     pub(super) grants: ContainerGrants,
+    pub(super) suspensions: ProcessSuspensions,
     pub(super) limits: DriverLimits,
     pub(super) publisher: StatusPublisher,
 }
@@ -106,6 +108,9 @@ impl AgentState {
             LedgerEffect::SetOverhead { id, card, overhead } => {
                 self.accounts.set_overhead(&id, card, overhead);
             }
+            LedgerEffect::SetSuspended { id, is_suspended } => {
+                self.accounts.set_suspended(&id, is_suspended);
+            }
             LedgerEffect::CloseAccount(id) => self.close_account(&id),
             LedgerEffect::Kill(process) => {
                 let pid = process.pid;
@@ -131,6 +136,8 @@ impl AgentState {
         let cards: Vec<_> = grants.map(|grant| self.new_card(grant)).collect();
         let opened = self.accounts.open(id, &cards);
         opened.map_err(|error| error_chain(&error))?;
+        let is_suspended = allocation.suspension != SuspensionPhase::Running;
+        self.accounts.set_suspended(id, is_suspended);
         self.give_account(id);
         Ok(())
     }
@@ -320,9 +327,12 @@ pub(super) fn has_processes(members: &mut AllocationMembers, id: &AllocationId) 
 /// after the checkpoint.
 fn revocable(ledger: &Ledger, event: &LedgerEvent) -> Option<Allocation> {
     match event {
-        LedgerEvent::Commit { id, .. } | LedgerEvent::Resize { id, .. } => {
-            ledger.allocation(id).cloned()
-        }
+        LedgerEvent::Commit { id, .. }
+        | LedgerEvent::Resize { id, .. }
+        | LedgerEvent::Suspend { id }
+        | LedgerEvent::Suspended { id }
+        | LedgerEvent::Resume { id }
+        | LedgerEvent::Resumed { id } => ledger.allocation(id).cloned(),
         _ => None,
     }
 }
@@ -330,9 +340,9 @@ fn revocable(ledger: &Ledger, event: &LedgerEvent) -> Option<Allocation> {
 /// Whether an effect changes this allocation or reports a change of it.
 fn is_of(effect: &LedgerEffect, id: &AllocationId) -> bool {
     match effect {
-        LedgerEffect::SetLimit { id: of, .. } | LedgerEffect::SetOverhead { id: of, .. } => {
-            of == id
-        }
+        LedgerEffect::SetLimit { id: of, .. }
+        | LedgerEffect::SetOverhead { id: of, .. }
+        | LedgerEffect::SetSuspended { id: of, .. } => of == id,
         LedgerEffect::Notice(notice) => notice.allocation.iter().any(|(of, _)| of == id),
         LedgerEffect::OpenAccount(_)
         | LedgerEffect::CloseAccount(_)

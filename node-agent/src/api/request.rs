@@ -26,6 +26,8 @@ pub(crate) enum AgentRequest {
     Commit(AllocationId, AllocationOwner, Answer<v1::CommitReply>),
     Release(AllocationId, Answer<v1::ReleaseReply>),
     Resize(AllocationId, Vec<CardRequest>, Answer<v1::ResizeReply>),
+    Suspend(AllocationId, Answer<v1::SuspendReply>),
+    Resume(AllocationId, Answer<v1::ResumeReply>),
     /// The container runtime is known. The answer is the delivery strategy.
     Runtime(RuntimeCapabilities, Answer<AllocateStrategy>),
     /// The kubelet allocates a slot to a container.

@@ -215,6 +215,28 @@ impl Agent for AgentService {
             .await
     }
 
+    async fn suspend(
+        &self,
+        request: Request<v1::SuspendRequest>,
+    ) -> Result<Response<v1::SuspendReply>, Status> {
+        let tenant = tenant(&request);
+        let id = wire::id(request.into_inner().id);
+        self.may_change(tenant, &id)?;
+        self.ask(|answer| request::AgentRequest::Suspend(id, answer))
+            .await
+    }
+
+    async fn resume(
+        &self,
+        request: Request<v1::ResumeRequest>,
+    ) -> Result<Response<v1::ResumeReply>, Status> {
+        let tenant = tenant(&request);
+        let id = wire::id(request.into_inner().id);
+        self.may_change(tenant, &id)?;
+        self.ask(|answer| request::AgentRequest::Resume(id, answer))
+            .await
+    }
+
     async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListReply>, Status> {
         Ok(Response::new(self.list_now()))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use apportion_abi::{Bytes, CardRequest, Shortfall, whole_units};
 use apportion_ledger::{
     AllocationId, AllocationOwner, AllocationPhase, AllocationRefusal, Health, LimitEnforcement,
-    NoticeKind, OffenderPolicy, PlacementProposal,
+    NoticeKind, OffenderPolicy, PlacementProposal, SuspensionPhase,
 };
 use apportion_proto::v1;
 use tonic::Status;
@@ -106,6 +106,10 @@ pub(crate) fn status(refusal: &AllocationRefusal) -> Status {
         | AllocationRefusal::Unhealthy(_)
         | AllocationRefusal::Committed(_)
         | AllocationRefusal::Draining(_)
+        | AllocationRefusal::OfPod(_)
+        | AllocationRefusal::Uncommitted(_)
+        | AllocationRefusal::Suspended(_)
+        | AllocationRefusal::InTransition(_)
         | AllocationRefusal::Whole(_) => Status::failed_precondition(text),
     }
 }
@@ -136,6 +140,15 @@ pub(crate) fn state(state: &AllocationPhase) -> v1::AllocationState {
         AllocationPhase::Reserved { .. } => v1::AllocationState::Reserved,
         AllocationPhase::Allocated(_) => v1::AllocationState::Allocated,
         AllocationPhase::Draining => v1::AllocationState::Draining,
+    }
+}
+
+pub(crate) fn suspension(phase: SuspensionPhase) -> v1::SuspensionState {
+    match phase {
+        SuspensionPhase::Running => v1::SuspensionState::Running,
+        SuspensionPhase::Suspending => v1::SuspensionState::Suspending,
+        SuspensionPhase::Suspended => v1::SuspensionState::Suspended,
+        SuspensionPhase::Resuming => v1::SuspensionState::Resuming,
     }
 }
 
@@ -193,6 +206,8 @@ pub(crate) fn event_kind(kind: NoticeKind) -> v1::EventKind {
         NoticeKind::Allocated => v1::EventKind::Allocated,
         NoticeKind::Committed => v1::EventKind::Committed,
         NoticeKind::Resized => v1::EventKind::Resized,
+        NoticeKind::Suspended => v1::EventKind::Suspended,
+        NoticeKind::Resumed => v1::EventKind::Resumed,
         NoticeKind::Draining => v1::EventKind::Draining,
         NoticeKind::Released => v1::EventKind::Released,
         NoticeKind::Expired => v1::EventKind::Expired,

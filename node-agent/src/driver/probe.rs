@@ -1,21 +1,19 @@
 //! Measures what contexts cost. A child of the agent opens a context on the card and holds it while NVML reports the
 //! child's memory. Then it is told to open another one.
 //!
-//! A child process is needed because a context cannot be released completely, and because the driver may hang or
-//! crash. The agent itself never makes a CUDA call. The child gets its card through `CUDA_VISIBLE_DEVICES`, and
-//! exits when its standard input is closed, so it cannot outlive the agent.
+//! The child gets its card through `CUDA_VISIBLE_DEVICES`.
 
-use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use apportion_abi::{CardUuid, paths};
+use apportion_abi::CardUuid;
 use cudarc::driver::CudaContext;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdout};
 use tracing::debug;
+
+use super::child;
 
 /// How long a probe may take from its start to its measurement.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,28 +31,8 @@ pub(crate) struct ContextProbe {
 
 impl ContextProbe {
     pub(crate) fn start(card: CardUuid, nvml: &Path) -> io::Result<Self> {
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .arg("probe-context")
-            .env("CUDA_VISIBLE_DEVICES", card.to_string())
-            // A limit of the agent's own would distort the measurement.
-            .env_remove("LD_PRELOAD")
-            .env_remove(paths::ENV_ACCOUNT)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true);
-        // The driver's two libraries belong together, so the folder of the NVML in use comes first.
-        if let Some(folder) = nvml.parent().filter(|folder| folder.is_absolute()) {
-            let mut path = folder.as_os_str().to_owned();
-            if let Some(inherited) =
-                std::env::var_os("LD_LIBRARY_PATH").filter(|inherited| !inherited.is_empty())
-            {
-                path.push(OsString::from(":"));
-                path.push(inherited);
-            }
-            command.env("LD_LIBRARY_PATH", path);
-        }
+        let mut command = child::command("probe-context", nvml);
+        command.env("CUDA_VISIBLE_DEVICES", card.to_string());
         let mut child = command.spawn()?;
         let found = child.id().zip(child.stdout.take());
         let (pid, output) = found.ok_or_else(|| io::Error::other("the child exited at once"))?;

@@ -20,6 +20,8 @@ const fn row(kind: NoticeKind) -> (NoticeLevel, &'static str) {
         NoticeKind::Allocated => (Info, "Allocation reserved"),
         NoticeKind::Committed => (Info, "Allocation committed"),
         NoticeKind::Resized => (Info, "Allocation resized"),
+        NoticeKind::Suspended => (Info, "Allocation suspended"),
+        NoticeKind::Resumed => (Info, "Allocation resumed"),
         NoticeKind::Draining => (Debug, "Allocation draining"),
         NoticeKind::Released => (Info, "Allocation released"),
         NoticeKind::Expired => (Warn, "Reservation expired"),

@@ -19,6 +19,7 @@ use crate::driver::{CardReading, FoundCard};
 use crate::kubelet::stats::KubeletStats;
 use crate::processes::procfs;
 use crate::runtime::nri_plugin;
+use crate::telemetry::suspension_stats::SuspensionStats;
 
 #[derive(Clone, Debug)]
 pub(crate) struct AgentView {
@@ -74,6 +75,7 @@ pub(crate) struct AgentStats {
     /// Whether containers get their cards through CDI; `None` until the runtime is known.
     pub(crate) has_cdi: Option<bool>,
     pub(crate) kubelet: KubeletStats,
+    pub(crate) suspensions: SuspensionStats,
     /// The number of slots in each state; empty without a kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
     pub(crate) driver_limits: DriverLimitCounts,
@@ -153,6 +155,7 @@ pub(crate) fn allocation(
             .unwrap_or_default(),
         enforcement: wire::enforcement(worst.unwrap_or_default()).into(),
         idempotency_key: allocation.key.clone(),
+        suspension: wire::suspension(allocation.suspension).into(),
     }
 }
 

@@ -20,10 +20,10 @@ use crate::host::{
 };
 
 /// A folder in the place of the checkpoint's temporary file. Even root cannot write a checkpoint then.
-struct BlockedCheckpoint(PathBuf);
+pub(crate) struct BlockedCheckpoint(PathBuf);
 
 impl BlockedCheckpoint {
-    fn new(host: &Host) -> Self {
+    pub(crate) fn new(host: &Host) -> Self {
         let path = host.instance().join("checkpoint.tmp");
         fs::create_dir(&path).expect("the folder is ours");
         Self(path)

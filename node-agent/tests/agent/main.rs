@@ -15,5 +15,6 @@ mod reconcile;
 mod recovery;
 mod runtime;
 mod start;
+mod suspend;
 mod tampering;
 mod users;

@@ -64,7 +64,7 @@ pub struct Card {
     /// What can be given: total without reserved.
     #[prost(uint64, tag = "6")]
     pub allocatable_bytes: u64,
-    /// The sum of what allocations were granted.
+    /// The sum of what allocations were granted, without those that are suspended.
     #[prost(uint64, tag = "7")]
     pub granted_bytes: u64,
     /// What can still be given: allocatable without granted and without unmanaged.
@@ -229,6 +229,53 @@ pub mod resize_reply {
         Shortfall(super::Shortfall),
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SuspendRequest {
+    /// The allocation's id.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SuspendReply {
+    /// As it is now. If it was suspended already, nothing changed.
+    #[prost(message, optional, tag = "1")]
+    pub allocation: ::core::option::Option<Allocation>,
+    /// Whether this request put it to sleep.
+    #[prost(bool, tag = "2")]
+    pub changed: bool,
+    /// What its processes had on GPUs before.
+    #[prost(uint64, tag = "3")]
+    pub moved_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeRequest {
+    /// The allocation's id.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ResumeReply {
+    /// Whether this request woke it.
+    #[prost(bool, tag = "3")]
+    pub changed: bool,
+    /// What went wrong with single processes that can't be woken any more; empty if nothing did.
+    #[prost(string, tag = "4")]
+    pub trouble: ::prost::alloc::string::String,
+    #[prost(oneof = "resume_reply::Result", tags = "1, 2")]
+    pub result: ::core::option::Option<resume_reply::Result>,
+}
+/// Nested message and enum types in `ResumeReply`.
+pub mod resume_reply {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Result {
+        /// As it is now. If it was running already, nothing changed.
+        #[prost(message, tag = "1")]
+        Allocation(super::Allocation),
+        /// Its memory is not to be had now; it stays suspended.
+        #[prost(message, tag = "2")]
+        Shortfall(super::Shortfall),
+    }
+}
 /// Why an allocation was refused, in numbers.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Shortfall {
@@ -318,6 +365,9 @@ pub struct Allocation {
     /// What the caller chose when it asked.
     #[prost(string, tag = "11")]
     pub idempotency_key: ::prost::alloc::string::String,
+    /// Whether its processes run or sleep.
+    #[prost(enumeration = "SuspensionState", tag = "12")]
+    pub suspension: i32,
 }
 /// What an allocation has of one card.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -505,6 +555,46 @@ impl CardHealth {
         }
     }
 }
+/// Whether the processes of an allocation run, or sleep with their GPU memory in the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum SuspensionState {
+    Unspecified = 0,
+    /// They run.
+    Running = 1,
+    /// They are being put to sleep.
+    Suspending = 2,
+    /// They sleep, and others can have the allocation's memory.
+    Suspended = 3,
+    /// They are being woken.
+    Resuming = 4,
+}
+impl SuspensionState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SUSPENSION_STATE_UNSPECIFIED",
+            Self::Running => "SUSPENSION_STATE_RUNNING",
+            Self::Suspending => "SUSPENSION_STATE_SUSPENDING",
+            Self::Suspended => "SUSPENSION_STATE_SUSPENDED",
+            Self::Resuming => "SUSPENSION_STATE_RESUMING",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SUSPENSION_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "SUSPENSION_STATE_RUNNING" => Some(Self::Running),
+            "SUSPENSION_STATE_SUSPENDING" => Some(Self::Suspending),
+            "SUSPENSION_STATE_SUSPENDED" => Some(Self::Suspended),
+            "SUSPENSION_STATE_RESUMING" => Some(Self::Resuming),
+            _ => None,
+        }
+    }
+}
 /// How far an allocation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -616,6 +706,10 @@ pub enum EventKind {
     Damaged = 15,
     /// The eviction of the process's pod was asked for.
     Evicted = 16,
+    /// The processes of an allocation sleep, and its memory is free for others.
+    Suspended = 17,
+    /// They run again.
+    Resumed = 18,
 }
 impl EventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -641,6 +735,8 @@ impl EventKind {
             Self::CardHealthy => "EVENT_KIND_CARD_HEALTHY",
             Self::Damaged => "EVENT_KIND_DAMAGED",
             Self::Evicted => "EVENT_KIND_EVICTED",
+            Self::Suspended => "EVENT_KIND_SUSPENDED",
+            Self::Resumed => "EVENT_KIND_RESUMED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -663,6 +759,8 @@ impl EventKind {
             "EVENT_KIND_CARD_HEALTHY" => Some(Self::CardHealthy),
             "EVENT_KIND_DAMAGED" => Some(Self::Damaged),
             "EVENT_KIND_EVICTED" => Some(Self::Evicted),
+            "EVENT_KIND_SUSPENDED" => Some(Self::Suspended),
+            "EVENT_KIND_RESUMED" => Some(Self::Resumed),
             _ => None,
         }
     }
@@ -856,6 +954,50 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("apportion.v1.Agent", "Resize"));
             self.inner.unary(req, path, codec).await
         }
+        /// Puts the processes of an allocation to sleep: their GPU memory moves to the host's memory and is free for others.
+        /// The answer comes when all of them sleep, which takes as long as the copy.
+        pub async fn suspend(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SuspendRequest>,
+        ) -> std::result::Result<tonic::Response<super::SuspendReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::SmallBufferCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/apportion.v1.Agent/Suspend",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("apportion.v1.Agent", "Suspend"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Wakes the processes of a suspended allocation, once its memory is free again.
+        pub async fn resume(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ResumeRequest>,
+        ) -> std::result::Result<tonic::Response<super::ResumeReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::SmallBufferCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/apportion.v1.Agent/Resume",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("apportion.v1.Agent", "Resume"));
+            self.inner.unary(req, path, codec).await
+        }
         /// All cards and allocations, as of the latest sample.
         pub async fn list(
             &mut self,
@@ -937,6 +1079,17 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::ResizeRequest>,
         ) -> std::result::Result<tonic::Response<super::ResizeReply>, tonic::Status>;
+        /// Puts the processes of an allocation to sleep: their GPU memory moves to the host's memory and is free for others.
+        /// The answer comes when all of them sleep, which takes as long as the copy.
+        async fn suspend(
+            &self,
+            request: tonic::Request<super::SuspendRequest>,
+        ) -> std::result::Result<tonic::Response<super::SuspendReply>, tonic::Status>;
+        /// Wakes the processes of a suspended allocation, once its memory is free again.
+        async fn resume(
+            &self,
+            request: tonic::Request<super::ResumeRequest>,
+        ) -> std::result::Result<tonic::Response<super::ResumeReply>, tonic::Status>;
         /// All cards and allocations, as of the latest sample.
         async fn list(
             &self,
@@ -1231,6 +1384,92 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ResizeSvc(inner);
+                        let codec = crate::codec::SmallBufferCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/apportion.v1.Agent/Suspend" => {
+                    #[allow(non_camel_case_types)]
+                    struct SuspendSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::SuspendRequest>
+                    for SuspendSvc<T> {
+                        type Response = super::SuspendReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SuspendRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::suspend(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SuspendSvc(inner);
+                        let codec = crate::codec::SmallBufferCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/apportion.v1.Agent/Resume" => {
+                    #[allow(non_camel_case_types)]
+                    struct ResumeSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::ResumeRequest>
+                    for ResumeSvc<T> {
+                        type Response = super::ResumeReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ResumeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::resume(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ResumeSvc(inner);
                         let codec = crate::codec::SmallBufferCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

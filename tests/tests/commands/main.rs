@@ -249,6 +249,8 @@ fn completions_and_help_are_there_for_every_command() {
         "top",
         "gpus",
         "resize",
+        "suspend",
+        "resume",
         "hooks",
         "doctor",
         "demo",

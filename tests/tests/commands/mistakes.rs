@@ -41,6 +41,8 @@ fn each_mistake_is_one_line_and_leaves_nothing_behind() {
         (64, &["run", "--gpu-memory", "100"]),
         (64, &["no-such-command"]),
         (64, &["resize", "nobody"]),
+        (64, &["suspend"]),
+        (64, &["resume", "one", "two"]),
         (64, &["sim", "--driver", "1", "--", "true"]),
         (64, &["sim", "--gpus", "0", "--", "true"]),
         (64, &["sim", "--gpu-memory", "2000Ti", "--", "true"]),
@@ -58,6 +60,8 @@ fn each_mistake_is_one_line_and_leaves_nothing_behind() {
         (1, &["run", "--gpu-fraction", "0.0001", "--", "true"]),
         (1, &["run", "--gpus", "2", "--", "true"]),
         (1, &["resize", "nobody", "--gpu-memory", "100"]),
+        (1, &["suspend", "nobody"]),
+        (1, &["resume", "nobody"]),
     ];
     for (code, words) in mistakes {
         let said = CommandOutput::by(host.staged("apportion").arg("--sim").args(*words));

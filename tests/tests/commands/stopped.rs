@@ -23,6 +23,8 @@ fn no_command_waits_for_an_agent_that_is_stopped() {
         &["gpus"],
         &["doctor"],
         &["resize", "train", "--gpu-memory", "200"],
+        &["suspend", "train"],
+        &["resume", "train"],
         &["demo"],
     ] {
         let began = Instant::now();

@@ -7,7 +7,7 @@
 
 use apportion_abi::CardUuid;
 
-use crate::allocation::{Allocation, AllocationOwner, AllocationPhase, CardGrant};
+use crate::allocation::{Allocation, AllocationOwner, AllocationPhase, CardGrant, SuspensionPhase};
 
 use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind};
 use crate::ids::AllocationId;
@@ -77,6 +77,7 @@ impl Ledger {
             created: now,
             grants,
             is_whole: true,
+            suspension: SuspensionPhase::Running,
         };
         self.allocations.insert(id.clone(), allocation);
         vec![

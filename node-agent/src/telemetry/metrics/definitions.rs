@@ -178,6 +178,10 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Node(|f| number(f.view.counts.driver_limits.containers as u64));
     Counter "apportion_driver_limit_failures_total" "Memory limits of containers that the driver refused"
         SeriesSource::Node(|f| number(f.view.counts.driver_limits.failures));
+    Counter "apportion_suspensions_total" "Requests to suspend and to resume programs, by action and result"
+        SeriesSource::Labels(&["action", "result"], suspensions);
+    Histogram "apportion_suspension_duration_seconds" "Time that it took to put programs to sleep or to wake them, by action"
+        SeriesSource::Spread("action", |f| &f.view.counts.suspensions.durations);
     Counter "apportion_series_dropped_total" "Series left out of scrapes because there were too many"
         SeriesSource::Node(|f| number(f.dropped));
     Counter "apportion_connections_dropped_total" "Connections dropped because the listener had too many"
@@ -213,6 +217,8 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Labels(&["namespace", "pod", "container", "pod_uid"], container_info);
     Gauge "apportion_container_processes" "Running processes of the container"
         SeriesSource::Labels(&["namespace", "pod", "container"], processes);
+    Gauge "apportion_container_suspended" "Whether its processes sleep and its GPU memory is free for others"
+        SeriesSource::Labels(&["namespace", "pod", "container"], suspended);
     Gauge "apportion_container_memory_limit_bytes" "Memory limit of all its processes together"
         SeriesSource::Share(|s| some(s.limit));
     Gauge "apportion_container_memory_used_bytes" "Memory in use, by source"

@@ -8,6 +8,8 @@ use apportion_abi::account::ApiFamily;
 use apportion_ledger::{AllocationRefusal, NoticeKind, XidSeverity};
 use apportion_proto::v1;
 
+use crate::telemetry::suspension_stats::{ACTIONS, RESULTS};
+
 use super::snapshot::{self, ScrapeSnapshot, ShareMetrics};
 
 /// Label values and the number.
@@ -63,6 +65,10 @@ pub(crate) fn reason(refusal: &AllocationRefusal) -> &'static str {
         AllocationRefusal::Draining(_) => "draining",
         AllocationRefusal::NotGranted { .. } => "not_granted",
         AllocationRefusal::Whole(_) => "whole",
+        AllocationRefusal::OfPod(_) => "of_pod",
+        AllocationRefusal::Uncommitted(_) => "uncommitted",
+        AllocationRefusal::Suspended(_) => "suspended",
+        AllocationRefusal::InTransition(_) => "in_transition",
     }
 }
 
@@ -260,7 +266,7 @@ pub(super) fn drift(facts: &ScrapeSnapshot) -> Vec<Sample> {
                 .shares
                 .iter()
                 .filter(|(name, _)| name.gpu_uuid == card.uuid);
-            let charged: u64 = shares.map(|(_, share)| share.used).sum();
+            let charged: u64 = shares.map(|(_, share)| share.resident).sum();
             let explained = number(charged) + number(card.unmanaged_bytes);
             (vec![card.uuid.clone()], number(card.used_bytes) - explained)
         })
@@ -304,6 +310,31 @@ pub(super) fn processes(facts: &ScrapeSnapshot) -> Vec<Sample> {
             )
         })
         .collect()
+}
+
+/// One series of each container: 1 while an allocation of it is suspended.
+pub(super) fn suspended(facts: &ScrapeSnapshot) -> Vec<Sample> {
+    let mut all: BTreeMap<_, bool> = BTreeMap::new();
+    for allocation in facts.exported() {
+        let is_suspended = allocation.suspension() == v1::SuspensionState::Suspended;
+        *all.entry(snapshot::container(allocation)).or_default() |= is_suspended;
+    }
+    all.into_iter()
+        .map(|(name, is): (snapshot::ContainerLabels, bool)| {
+            (vec![name.namespace, name.pod, name.container], flag(is))
+        })
+        .collect()
+}
+
+pub(super) fn suspensions(facts: &ScrapeSnapshot) -> Vec<Sample> {
+    let counts = &facts.view.counts.suspensions;
+    let of = |action: &'static str| {
+        RESULTS.map(|result| {
+            let count = number(counts.count_of(action, result));
+            (vec![action.to_owned(), result.to_owned()], count)
+        })
+    };
+    ACTIONS.into_iter().flat_map(of).collect()
 }
 
 pub(super) fn states(share: &ShareMetrics) -> Vec<(&'static str, f64)> {

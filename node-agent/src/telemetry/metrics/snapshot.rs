@@ -42,6 +42,8 @@ pub(super) struct ShareLabels {
 pub(super) struct ShareMetrics {
     pub(super) limit: u64,
     pub(super) used: u64,
+    /// What of it is on the card: all, or for a suspended share what NVML says.
+    pub(super) resident: u64,
     pub(super) nvml: u64,
     pub(super) peak: u64,
     pub(super) context: u64,
@@ -107,7 +109,13 @@ pub(super) fn shares(
                 left_out += 1;
             } else {
                 let utilisation = utilisation(&grant.card, allocation);
-                all.entry(name).or_default().add(grant, utilisation);
+                let is_suspended = allocation.suspension() == v1::SuspensionState::Suspended;
+                let share = all.entry(name).or_default();
+                share.add(grant, utilisation);
+                share.resident += match is_suspended {
+                    true => grant.nvml_bytes,
+                    false => grant.used_bytes,
+                };
             }
         }
     }

@@ -65,6 +65,19 @@ fn a_container_is_shown_by_the_names_of_its_pod() {
 }
 
 #[test]
+fn the_charges_of_a_suspended_share_explain_no_memory_of_the_card() {
+    let mut sleeper = allocation("sleeper", "a-1", 60);
+    sleeper.suspension = v1::SuspensionState::Suspended.into();
+    sleeper.grants[0].nvml_bytes = 5;
+    let text = text(vec![sleeper]);
+    let drift = format!("apportion_reconcile_drift_bytes{{gpu_uuid=\"{CARD}\"}}");
+    assert_eq!(value(&text, &drift), Some("85.0"), "{text}");
+    let suspended =
+        "apportion_container_suspended{namespace=\"\",pod=\"\",container=\"sleeper/1\"}";
+    assert_eq!(value(&text, suspended), Some("1.0"), "{text}");
+}
+
+#[test]
 fn a_pod_and_its_successor_of_the_same_name_are_one_series() {
     let both = vec![
         allocation("a/db-0/main", "a-1", 60),

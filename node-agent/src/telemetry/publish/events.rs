@@ -111,6 +111,8 @@ fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
         | Kind::Allocated
         | Kind::Committed
         | Kind::Resized
+        | Kind::Suspended
+        | Kind::Resumed
         | Kind::Draining
         | Kind::Released
         | Kind::Expired

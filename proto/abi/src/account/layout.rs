@@ -5,7 +5,7 @@
 //!
 //! # Decision: one version so far
 //! A word that was always zero can get a meaning without a new version, if zero means the old behaviour.
-//! `further_reserve`, `denied_by`, `modules` and the words of shares did so. Thus agents and libraries of different
+//! `further_reserve`, `denied_by`, `modules`, `suspended` and the words of shares did so. Thus agents and libraries of different
 //! releases understand each other. A new version is for changes that cannot be made that way. An agent that meets a
 //! version which it cannot read reports it and leaves the account to its programs, which keep their limits. Accounts
 //! of version 1 are recorded in `tests/files` and stay readable for ever.
@@ -33,7 +33,8 @@ pub(super) const LIMITS_MAGIC: u64 = u64::from_be_bytes(*b"APPLIMIT");
 #[cfg(not(loom))]
 pub(super) const USAGE_MAGIC: u64 = u64::from_be_bytes(*b"APPUSAGE");
 
-/// The header of either file. Written once, before the file gets its name; read when it is opened.
+/// The header of either file. Written once, before the file gets its name; read when it is opened. `suspended` is the
+/// exception.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -42,9 +43,13 @@ pub(super) struct AccountHeader {
     pub(super) version: u32,
     pub(super) cards: u32,
     pub(super) size: u64,
+    /// Whether the share is suspended: 1 or 0. Only used in a `limits` file.
+    /// Written by: agent when it suspends and resumes. Read by: every charge, after its claim. SeqCst: either the charge
+    /// sees that the share is suspended, or the agent sees the claim.
+    pub(super) suspended: AtomicU64,
     /// Zeroes. They have a name so that they are written: otherwise every program with a limit could read what the
     /// writer's stack held there.
-    pub(super) unused: [u64; 5],
+    pub(super) unused: [u64; 4],
 }
 
 /// One card of a `limits` file.

@@ -9,6 +9,7 @@
 //! because it would only harm itself.
 
 use core::ffi::CStr;
+use core::sync::atomic::Ordering::SeqCst;
 
 use super::layout::{
     AccountHeader, AtomicU64, CardLimit, LIMITS_MAGIC, SLOTS, SlotHead, USAGE_MAGIC,
@@ -89,6 +90,20 @@ impl LimitsMap {
     #[must_use]
     pub fn cards(&self) -> &[CardLimit] {
         self.mapping.slice(size_of::<AccountHeader>(), self.cards)
+    }
+
+    /// Whether the share is suspended: its programs get no memory until it is resumed. A program asks after its claim,
+    /// so that either the program sees this or the agent sees the claim.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.mapping.header().suspended.load(SeqCst) != 0
+    }
+
+    /// Says whether the share is suspended. For the agent, which reads the claims after it.
+    pub fn set_suspended(&self, is_suspended: bool) {
+        let word = &self.mapping.header().suspended;
+        word.store(u64::from(is_suspended), SeqCst);
+        core::sync::atomic::fence(SeqCst);
     }
 }
 

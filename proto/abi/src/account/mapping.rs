@@ -221,7 +221,8 @@ impl FileMapping {
             version: LAYOUT_VERSION,
             cards: cards as u32,
             size: size as u64,
-            unused: [0; 5],
+            suspended: AtomicU64::new(0),
+            unused: [0; 4],
         };
         // SAFETY: the mapping is writable, larger than a header and page-aligned; nobody else has it.
         unsafe { mapping.start.cast::<AccountHeader>().write(header) };
@@ -235,9 +236,9 @@ impl FileMapping {
         word.store(magic, core::sync::atomic::Ordering::Release);
     }
 
-    fn header(&self) -> &AccountHeader {
+    pub(super) fn header(&self) -> &AccountHeader {
         // SAFETY: every mapping is at least a header long and page-aligned; its words are plain
-        // integers that are written before the magic makes the file valid.
+        // integers that are written before the magic makes the file valid, and one atomic.
         unsafe { self.start.cast::<AccountHeader>().as_ref() }
     }
 

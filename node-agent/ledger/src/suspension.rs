@@ -1,0 +1,150 @@
+//! Suspension: the processes of an allocation sleep with their GPU memory in the host, and others can have that memory.
+//!
+//! The ledger knows four phases and decides which memory is whose in each. The agent puts processes to sleep and wakes
+//! them. Memory is given back only when all processes sleep, and taken again before the first of them is woken. So a
+//! transition that fails, or whose agent is killed, never leaves memory that two allocations rely on.
+//!
+//! # Decision: a transition that fails is undone
+//! All processes of an allocation run, or all sleep. If one cannot be put to sleep, the others are woken, and the
+//! allocation keeps its memory. If one cannot be woken, the others are put to sleep again, and the memory is given back.
+//!
+//! # Decision: only the programs of `apportion run`
+//! A scheduler reserves memory for its pods by their annotations and claims. It does not know that a pod sleeps, so the
+//! memory would stay reserved there and be granted here.
+
+use apportion_abi::{Bytes, CardRequest};
+
+use crate::allocation::{AllocationOwner, AllocationPhase, SuspensionPhase};
+
+use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind};
+use crate::ids::AllocationId;
+use crate::ledger::Ledger;
+
+impl Ledger {
+    pub(crate) fn suspend(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+        match self.begin_suspension(id) {
+            Ok(true) => vec![
+                LedgerEffect::Save,
+                LedgerEffect::SetSuspended {
+                    id: id.clone(),
+                    is_suspended: true,
+                },
+                LedgerEffect::Answer(Ok(id.clone())),
+            ],
+            Ok(false) => vec![LedgerEffect::Answer(Ok(id.clone()))],
+            Err(refusal) => vec![LedgerEffect::Answer(Err(refusal))],
+        }
+    }
+
+    /// Returns whether the allocation was running.
+    fn begin_suspension(&mut self, id: &AllocationId) -> Result<bool, AllocationRefusal> {
+        let allocation = self.find(id)?;
+        match allocation.suspension {
+            SuspensionPhase::Running => {}
+            SuspensionPhase::Suspending | SuspensionPhase::Suspended => return Ok(false),
+            SuspensionPhase::Resuming => return Err(AllocationRefusal::InTransition(id.clone())),
+        }
+        match &allocation.state {
+            AllocationPhase::Allocated(AllocationOwner::Process(_)) => {
+                allocation.suspension = SuspensionPhase::Suspending;
+                Ok(true)
+            }
+            AllocationPhase::Allocated(AllocationOwner::Pod(_) | AllocationOwner::Claim(_)) => {
+                Err(AllocationRefusal::OfPod(id.clone()))
+            }
+            AllocationPhase::Reserved { .. } => Err(AllocationRefusal::Uncommitted(id.clone())),
+            AllocationPhase::Draining => Err(AllocationRefusal::Draining(id.clone())),
+        }
+    }
+
+    /// The memory stays held until a sample that begins from here on shows what the driver has freed.
+    pub(crate) fn suspended(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+        let generation = self.generation();
+        let Some(allocation) = self.allocations.get_mut(id) else {
+            return Vec::new();
+        };
+        let before = allocation.suspension;
+        match before {
+            SuspensionPhase::Suspending | SuspensionPhase::Resuming => {}
+            SuspensionPhase::Running | SuspensionPhase::Suspended => return Vec::new(),
+        }
+        allocation.suspension = SuspensionPhase::Suspended;
+        for grant in &mut allocation.grants {
+            grant.needed = grant.held;
+            grant.shrunk = generation + 1;
+        }
+        let mut effects = vec![LedgerEffect::Save];
+        if before == SuspensionPhase::Suspending {
+            effects.push(self.notice(NoticeKind::Suspended, id));
+        }
+        effects
+    }
+
+    /// Takes the memory of a suspended allocation again: on all cards or on none.
+    pub(crate) fn resume_processes(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+        match self.begin_resume(id) {
+            Ok(true) => vec![LedgerEffect::Save, LedgerEffect::Answer(Ok(id.clone()))],
+            Ok(false) => vec![LedgerEffect::Answer(Ok(id.clone()))],
+            Err(refusal) => vec![LedgerEffect::Answer(Err(refusal))],
+        }
+    }
+
+    /// Returns whether the allocation was suspended. One that drains can be resumed: its processes could not end
+    /// otherwise.
+    fn begin_resume(&mut self, id: &AllocationId) -> Result<bool, AllocationRefusal> {
+        let allocation = self.find(id)?;
+        match allocation.suspension {
+            SuspensionPhase::Suspended => {}
+            SuspensionPhase::Running | SuspensionPhase::Resuming => return Ok(false),
+            SuspensionPhase::Suspending => return Err(AllocationRefusal::InTransition(id.clone())),
+        }
+        let asks = allocation.needs();
+        for ask in &asks {
+            self.judge(*ask, Some(id))?;
+        }
+        let allocation = self.find(id)?;
+        allocation.suspension = SuspensionPhase::Resuming;
+        for (grant, ask) in allocation.grants.iter_mut().zip(asks) {
+            grant.held = ask.bytes;
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn resumed(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+        let Some(allocation) = self.allocations.get_mut(id) else {
+            return Vec::new();
+        };
+        let before = allocation.suspension;
+        match before {
+            SuspensionPhase::Suspending | SuspensionPhase::Resuming => {}
+            SuspensionPhase::Running | SuspensionPhase::Suspended => return Vec::new(),
+        }
+        allocation.suspension = SuspensionPhase::Running;
+        for grant in &mut allocation.grants {
+            grant.needed = Bytes::ZERO;
+        }
+        let mut effects = vec![
+            LedgerEffect::Save,
+            LedgerEffect::SetSuspended {
+                id: id.clone(),
+                is_suspended: false,
+            },
+        ];
+        if before == SuspensionPhase::Resuming {
+            effects.push(self.notice(NoticeKind::Resumed, id));
+        }
+        effects
+    }
+}
+
+impl crate::Allocation {
+    /// What a suspended allocation must get back before its processes are woken.
+    #[must_use]
+    pub fn needs(&self) -> Vec<CardRequest> {
+        let ask = |grant: &crate::CardGrant| CardRequest {
+            card: grant.card,
+            bytes: grant.limit.max(grant.needed),
+        };
+        self.grants.iter().map(ask).collect()
+    }
+}
