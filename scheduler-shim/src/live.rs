@@ -42,6 +42,7 @@ mod pruned_object;
 mod query_client;
 mod query_server;
 mod reconcile;
+mod resizes;
 mod settings;
 mod standby;
 mod statuses;
@@ -330,6 +331,9 @@ impl Work {
             | SchedulerEvent::Accepted(..)
             | SchedulerEvent::ClaimsReserved(..)
             | SchedulerEvent::NotEvicted(..)
+            | SchedulerEvent::Resized(_)
+            | SchedulerEvent::NotResized(..)
+            | SchedulerEvent::AllocatedWritten(..)
             | SchedulerEvent::Grouped(..)
             | SchedulerEvent::UsageHistoryRead(_)
             | SchedulerEvent::Unreadable(_) => {}
@@ -388,10 +392,12 @@ impl Work {
             match effect {
                 SchedulerEffect::Allocate { .. }
                 | SchedulerEffect::Commit { .. }
+                | SchedulerEffect::Resize { .. }
                 | SchedulerEffect::Release { .. } => {
                     self.nodes.perform(effect);
                 }
                 SchedulerEffect::Bind { .. }
+                | SchedulerEffect::WriteAllocated { .. }
                 | SchedulerEffect::Evict(_)
                 | SchedulerEffect::DeleteClaim { .. }
                 | SchedulerEffect::PublishEvent { .. }

@@ -25,6 +25,7 @@ pub mod pod_group;
 pub mod queue;
 mod refusal;
 pub mod request;
+pub mod resize;
 mod share_resources;
 pub mod strict;
 pub mod topology;

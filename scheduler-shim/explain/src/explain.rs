@@ -41,6 +41,7 @@ pub fn explain(
             preemptible: None,
             asks: None,
             decision,
+            resize: None,
             nodes: Vec::new(),
             queues: Vec::new(),
             unblocked_if: Vec::new(),
@@ -55,6 +56,7 @@ pub fn explain(
         preemptible: Some(job.is_preemptible),
         asks: Some(unblock::ask(task)),
         decision,
+        resize: None,
         nodes: match waits {
             Some(_) => unschedulable::nodes(snapshot, decided, task),
             None => here(snapshot, decided, task),

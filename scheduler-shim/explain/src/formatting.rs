@@ -6,7 +6,7 @@ use apportion_abi::{Bytes, EscapedText};
 use apportion_model::pods;
 use apportion_policy::amounts::{ResourceKind, UNLIMITED};
 use apportion_policy::cluster::{Task, TaskGpuRequest};
-use apportion_policy::{AffinityRefusal, ClaimRefusal};
+use apportion_policy::{AffinityRefusal, ClaimRefusal, QueueBound, QueueShortfall};
 
 /// One line. Files may hold any name: one with a line feed must not look like a decision of its own.
 pub fn line(f: &mut fmt::Formatter<'_>, text: fmt::Arguments<'_>) -> fmt::Result {
@@ -86,6 +86,32 @@ pub fn claim(refusal: &ClaimRefusal) -> String {
         }
         ClaimRefusal::TooFewDevices(class, asked, free) => {
             format!("claimed {asked} of {class}; {} free", free.max(&0))
+        }
+    }
+}
+
+/// Which bound of a queue has no room for a workload, in KAI's words.
+pub fn queue(shortfall: &QueueShortfall) -> String {
+    let (resource, queue) = (shortfall.resource, &shortfall.queue.uid);
+    let share = shortfall.queue.of(resource);
+    let asked = amount(resource, shortfall.more[resource]);
+    match shortfall.bound {
+        QueueBound::Limit => {
+            let (limit, held) = (
+                amount(resource, share.limit),
+                amount(resource, share.allocated),
+            );
+            let name = name(resource);
+            format!(
+                "{queue} quota has reached the allowable limit of {name}. Limit is {limit}, currently {held} allocated and workload requested {asked}"
+            )
+        }
+        QueueBound::Quota => {
+            let quota = amount(resource, share.deserved);
+            let held = amount(resource, share.non_preemptible);
+            format!(
+                "Non-preemptible workload is over quota. Workload requested {asked}, but {queue} quota is {quota}, while {held} are already allocated for non-preemptible pods. Use a preemptible workload to go over quota"
+            )
         }
     }
 }

@@ -22,6 +22,9 @@ pub struct PodExplanation {
     pub(crate) preemptible: Option<bool>,
     pub(crate) asks: Option<String>,
     pub(crate) decision: String,
+    /// The resize that it waits for, and why. Only the running scheduler knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resize: Option<String>,
     pub(crate) nodes: Vec<NodeView>,
     /// The pod's queue and those above it.
     pub(crate) queues: Vec<QueueView>,
@@ -35,6 +38,9 @@ impl fmt::Display for PodExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         line(f, format_args!("pod {}", self.pod))?;
         line(f, format_args!("  {}", self.decision))?;
+        if let Some(resize) = &self.resize {
+            line(f, format_args!("  {resize}"))?;
+        }
         if let (Some(job), Some(queue), Some(priority)) = (&self.job, &self.queue, self.priority) {
             let kind = match self.preemptible {
                 Some(true) => "preemptible",

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apportion_policy::HeldBackJob;
-use apportion_policy::amounts::{ResourceAmounts, ResourceKind};
+use apportion_policy::amounts::ResourceAmounts;
 use apportion_policy::cluster::{Job, Task, TaskStatus};
-use apportion_policy::share::{QueueShare, ResourceShare};
+use apportion_policy::share::QueueShare;
+use apportion_policy::{HeldBackJob, QueueBound, queue_shortfall};
 use serde::Serialize;
 
 use super::decided_cluster::DecidedCluster;
@@ -204,55 +204,14 @@ fn over(
     queue: usize,
     more: ResourceAmounts,
 ) -> Option<(WaitReason, String)> {
-    let queues = || {
-        decided
-            .queues
-            .upward(queue)
-            .map(|queue| decided.queues.get(queue))
+    let queues = decided.queues.upward(queue);
+    let queues: Vec<&QueueShare> = queues.map(|queue| decided.queues.get(queue)).collect();
+    let shortfall = queue_shortfall(queues.into_iter(), more, job.is_preemptible)?;
+    let reason = match shortfall.bound {
+        QueueBound::Limit => WaitReason::OverLimit,
+        QueueBound::Quota => WaitReason::NonPreemptibleOverQuota,
     };
-    let queue_message = |queue: &QueueShare,
-                         resource: ResourceKind,
-                         bound: fn(&ResourceShare) -> f64,
-                         has: fn(&ResourceShare) -> f64| {
-        let share = queue.of(resource);
-        let amount = |number| formatting::amount(resource, number);
-        (
-            amount(bound(share)),
-            amount(has(share)),
-            amount(more[resource]),
-        )
-    };
-    if let Some((queue, resource)) =
-        queues().find_map(|queue| Some((queue, queue.over_limit(more)?)))
-    {
-        let (limit, held, asked) = queue_message(
-            queue,
-            resource,
-            |share| share.limit,
-            |share| share.allocated,
-        );
-        let message = format!(
-            "{} quota has reached the allowable limit of {}. Limit is {limit}, currently {held} allocated and workload requested {asked}",
-            queue.uid,
-            formatting::name(resource)
-        );
-        return Some((WaitReason::OverLimit, message));
-    }
-    if job.is_preemptible {
-        return None;
-    }
-    let (queue, resource) = queues().find_map(|queue| Some((queue, queue.over_quota(more)?)))?;
-    let (quota, held, asked) = queue_message(
-        queue,
-        resource,
-        |share| share.deserved,
-        |share| share.non_preemptible,
-    );
-    let message = format!(
-        "Non-preemptible workload is over quota. Workload requested {asked}, but {} quota is {quota}, while {held} are already allocated for non-preemptible pods. Use a preemptible workload to go over quota",
-        queue.uid
-    );
-    Some((WaitReason::NonPreemptibleOverQuota, message))
+    Some((reason, formatting::queue(&shortfall)))
 }
 
 /// What the cluster has too little of for a gang, even if it was empty.

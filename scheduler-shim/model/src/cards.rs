@@ -17,7 +17,7 @@ use apportion_policy::cluster::{
     Job, ListedCard, Node, PodSet, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
 };
 
-use super::pods;
+use super::{pods, resize};
 
 /// KAI's words for the kind of cards that a pod got.
 pub const FRACTION: &str = "Fraction";
@@ -77,12 +77,32 @@ pub fn reserved(
     let Some(got) = got.filter(|got| !got.is_empty()) else {
         return asked;
     };
+    if pod.annotation(RECEIVED) == Some(FRACTION)
+        && let Some(resize) = resize::pending(pod)
+    {
+        let before = resize::cards_for(pod, &resize.allocated);
+        let before = before
+            .ok()
+            .filter(|cards| matches!(cards, TaskGpuRequest::Shared { .. }));
+        return Ok(before.unwrap_or_else(|| request_of(&got)));
+    }
     match (pod.annotation(RECEIVED), &asked) {
         (Some(FRACTION), Ok(TaskGpuRequest::Shared { .. })) => asked,
         (Some(FRACTION), _) => Ok(request_of(&got)),
         (Some(REGULAR), _) => Ok(TaskGpuRequest::Whole(i64::try_from(got.len()).unwrap_or(0))),
         _ => asked,
     }
+}
+
+/// The larger amount of each card.
+pub fn larger(mut shares: Vec<CardShare>, others: &[CardShare]) -> Vec<CardShare> {
+    for share in &mut shares {
+        let other = others.iter().find(|other| other.card == share.card);
+        share.bytes = share
+            .bytes
+            .max(other.map_or(Bytes::ZERO, |other| other.bytes));
+    }
+    shares
 }
 
 /// What is held of a card, as a share. Shares are whole units, use by others is not: it is rounded up, because no

@@ -7,8 +7,9 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use apportion_abi::names::{
-    ANNOTATION_CARDS, ANNOTATION_GRACE, ANNOTATION_GROUP, ANNOTATION_RECEIVED,
-    ANNOTATION_TOP_OWNER, LABEL_GPU_GROUP, LABEL_NODE_POOL, LABEL_QUEUE, LABEL_SUBGROUP,
+    ANNOTATION_ALLOCATED, ANNOTATION_CARDS, ANNOTATION_GRACE, ANNOTATION_GROUP,
+    ANNOTATION_RECEIVED, ANNOTATION_TOP_OWNER, LABEL_GPU_GROUP, LABEL_NODE_POOL, LABEL_QUEUE,
+    LABEL_SUBGROUP,
 };
 use apportion_groups::{
     DerivedPodGroup, DerivedSubGroup, DerivedTopologyConstraint, GroupPreemptibility, ObjectView,
@@ -23,6 +24,7 @@ pub const KIND: &str = "PodGroup";
 
 /// What is written on pods when they start, and not copied.
 const OF_PODS: &[&str] = &[
+    ANNOTATION_ALLOCATED,
     ANNOTATION_CARDS,
     ANNOTATION_GROUP,
     ANNOTATION_RECEIVED,

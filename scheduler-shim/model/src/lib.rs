@@ -29,6 +29,7 @@ pub mod pod_occupancy;
 pub mod pod_zones;
 pub mod pods;
 pub mod requests;
+pub mod resize;
 pub mod shards;
 pub mod snapshot;
 pub mod usage_history;

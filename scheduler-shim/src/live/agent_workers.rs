@@ -11,7 +11,7 @@ use std::time::Duration;
 use apportion_abi::Bytes;
 use apportion_abi::names::ANNOTATION_AGENT;
 use apportion_groups::ObjectView;
-use apportion_proto::v1::{self, allocate_reply, holder::Kind, watch_reply::Item};
+use apportion_proto::v1::{self, allocate_reply, holder::Kind, resize_reply, watch_reply::Item};
 use serde_json::Value;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
@@ -159,8 +159,10 @@ impl AgentWorkers {
         let link = match &effect {
             SchedulerEffect::Allocate { node, .. }
             | SchedulerEffect::Commit { node, .. }
+            | SchedulerEffect::Resize { node, .. }
             | SchedulerEffect::Release { node, .. } => self.agents.get(node),
             SchedulerEffect::Bind { .. }
+            | SchedulerEffect::WriteAllocated { .. }
             | SchedulerEffect::Evict(_)
             | SchedulerEffect::DeleteClaim { .. }
             | SchedulerEffect::WriteStatus(_)
@@ -177,10 +179,13 @@ impl AgentWorkers {
                 .map(|error| *error.0),
             None => Some(effect),
         };
-        if let Some(SchedulerEffect::Allocate { pod, .. }) = unsent {
-            let why = "the node no longer has an agent".to_owned();
-            let _ = self.events.send(SchedulerEvent::Refused(pod, why));
-        }
+        let why = || "the node no longer has an agent".to_owned();
+        let answer = match unsent {
+            Some(SchedulerEffect::Allocate { pod, .. }) => SchedulerEvent::Refused(pod, why()),
+            Some(SchedulerEffect::Resize { pod, .. }) => SchedulerEvent::NotResized(pod, why()),
+            _ => return,
+        };
+        let _ = self.events.send(answer);
     }
 }
 
@@ -337,6 +342,9 @@ async fn send_requests(
             (SchedulerEffect::Allocate { pod, .. }, done) => {
                 let _ = events.send(answer(pod, done));
             }
+            (SchedulerEffect::Resize { pod, .. }, done) => {
+                let _ = events.send(resize_answer(pod, done));
+            }
             (request, Err(problem)) => warn!(?request, problem, "Agent request failed"),
             (_, Ok(_)) => {}
         }
@@ -350,6 +358,13 @@ fn answer(pod: PodRef, done: Result<Result<String, String>, String>) -> Schedule
     }
 }
 
+fn resize_answer(pod: PodRef, done: Result<Result<String, String>, String>) -> SchedulerEvent {
+    match done {
+        Ok(Ok(_)) => SchedulerEvent::Resized(pod),
+        Ok(Err(why)) | Err(why) => SchedulerEvent::NotResized(pod, why),
+    }
+}
+
 /// The allocation's id, or why the agent refused. `Err` if the request itself failed.
 async fn send_request(
     to: &AgentEndpoint,
@@ -358,6 +373,7 @@ async fn send_request(
     let agent = &mut to.client().await?;
     let done = match request {
         SchedulerEffect::Allocate { pod, shares, .. } => return allocate(agent, pod, shares).await,
+        SchedulerEffect::Resize { id, shares, .. } => return resize(agent, id, shares).await,
         SchedulerEffect::Commit { id, pod, .. } => {
             let kind = Some(Kind::PodUid(pod.uid.clone()));
             let holder = Some(v1::Holder { kind });
@@ -372,6 +388,7 @@ async fn send_request(
             agent.release(v1::ReleaseRequest { id }).await.map(|_| ())
         }
         SchedulerEffect::Bind { .. }
+        | SchedulerEffect::WriteAllocated { .. }
         | SchedulerEffect::Evict(_)
         | SchedulerEffect::DeleteClaim { .. }
         | SchedulerEffect::WriteStatus(_)
@@ -389,14 +406,10 @@ async fn allocate(
     pod: &PodRef,
     shares: &[CardShare],
 ) -> Result<Result<String, String>, String> {
-    let share = |share: &CardShare| v1::Share {
-        card: share.card.clone(),
-        bytes: share.bytes.0,
-    };
     let request = v1::AllocateRequest {
         idempotency_key: pod.uid.clone(),
         name: pod.full(),
-        shares: shares.iter().map(share).collect(),
+        shares: wire_shares(shares),
         ttl_ms: RESERVED_MS,
     };
     let reply = agent
@@ -408,4 +421,32 @@ async fn allocate(
         Some(allocate_reply::Result::Shortfall(shortfall)) => Err(shortfall.sentence),
         None => Err("its answer is empty".to_owned()),
     })
+}
+
+async fn resize(
+    agent: &mut FencedAgentClient,
+    id: &str,
+    shares: &[CardShare],
+) -> Result<Result<String, String>, String> {
+    let request = v1::ResizeRequest {
+        id: id.to_owned(),
+        shares: wire_shares(shares),
+    };
+    let reply = agent
+        .resize(request)
+        .await
+        .map_err(|status| status_text(&status))?;
+    Ok(match reply.into_inner().result {
+        Some(resize_reply::Result::Allocation(allocation)) => Ok(allocation.id),
+        Some(resize_reply::Result::Shortfall(shortfall)) => Err(shortfall.sentence),
+        None => Err("its answer is empty".to_owned()),
+    })
+}
+
+fn wire_shares(shares: &[CardShare]) -> Vec<v1::Share> {
+    let share = |share: &CardShare| v1::Share {
+        card: share.card.clone(),
+        bytes: share.bytes.0,
+    };
+    shares.iter().map(share).collect()
 }

@@ -37,7 +37,9 @@ mod deferred_events;
 mod extended_claims;
 mod grouping;
 mod leadership;
+mod publishing;
 mod request_limiter;
+mod resizing;
 
 use binding::{BindingMetadata, PodBinder};
 use deferred_events::{DeferredEventSender, DeferredEvents};
@@ -223,6 +225,7 @@ impl ApiWriter {
                 pod,
                 cards,
                 received,
+                allocated,
                 zones,
                 joins,
                 claims,
@@ -231,6 +234,7 @@ impl ApiWriter {
                 let written = BindingMetadata {
                     cards: &cards,
                     received,
+                    allocated: allocated.as_deref(),
                     zones: &zones,
                     joins: joins.as_ref(),
                 };
@@ -246,6 +250,11 @@ impl ApiWriter {
                 self.delete_left_behind(&pod, &claim, &uid).await;
                 None
             }
+            SchedulerEffect::WriteAllocated {
+                pod,
+                cards,
+                request,
+            } => Some(self.write_allocated(pod, &cards, &request).await),
             SchedulerEffect::PublishEvent {
                 pod,
                 reason,
@@ -269,6 +278,7 @@ impl ApiWriter {
             SchedulerEffect::Allocate { .. }
             | SchedulerEffect::Commit { .. }
             | SchedulerEffect::Release { .. }
+            | SchedulerEffect::Resize { .. }
             | SchedulerEffect::Group(_) => None,
         };
         if let Some(answer) = answer {
@@ -469,67 +479,12 @@ impl ApiWriter {
             warn!(kind, name, %problem, "Failed to publish an event");
         }
     }
-
-    async fn publish_event(&self, pod: &PodRef, reason: PodEventReason, message: String) {
-        if reason == PodEventReason::Unschedulable {
-            let condition = json!({"status": {"conditions": [{"type": "PodScheduled",
-                "status": "False", "reason": "Unschedulable", "message": message}]}});
-            let (pods, parameters) = (self.pods(pod), PatchParams::default());
-            let patch = Patch::Strategic(condition);
-            let patched = pods.patch_status(&pod.name, &parameters, &patch);
-            if let Err(problem) = self.while_leading(patched).await {
-                warn!(pod = pod.full(), %problem, "Failed to update the PodScheduled condition");
-            }
-        }
-        let (kind, text, action) = event_fields(reason);
-        let event = events::Event {
-            type_: kind,
-            reason: text.to_owned(),
-            note: Some(message.chars().take(1000).collect()),
-            action: action.to_owned(),
-            secondary: None,
-        };
-        let reference = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(pod.name.clone()),
-            namespace: Some(pod.namespace.clone()),
-            uid: Some(pod.uid.clone()),
-            ..ObjectReference::default()
-        };
-        // A recorder keeps each event for six minutes to count repeats. These events have none: a pod is bound or
-        // evicted once.
-        let once = events::Recorder::new(self.client.clone(), self.reporter.clone());
-        let recorder = match reason {
-            PodEventReason::Scheduled | PodEventReason::Evicted => &once,
-            _ => &*self.recorder,
-        };
-        if let Err(problem) = self
-            .while_leading(recorder.publish(&event, &reference))
-            .await
-        {
-            warn!(pod = pod.full(), %problem, "Failed to publish an event");
-        }
-    }
 }
 
 /// The resource of an object that has a status to write.
 fn resource(report: &StatusUpdate) -> ApiResource {
     let (group, version) = report.api_version.split_once('/').unwrap_or_default();
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &report.kind))
-}
-
-/// The kind, reason and action of an event.
-const fn event_fields(reason: PodEventReason) -> (events::EventType, &'static str, &'static str) {
-    use events::EventType::{Normal, Warning};
-    match reason {
-        PodEventReason::Scheduled => (Normal, "Scheduled", "Binding"),
-        PodEventReason::Unschedulable => (Warning, "Unschedulable", "Scheduling"),
-        PodEventReason::NotBound => (Warning, "BindingError", "Binding"),
-        PodEventReason::Evicted => (Normal, "Evict", "Evicting"),
-        PodEventReason::NotEvicted => (Normal, "EvictionRefused", "Evicting"),
-        PodEventReason::NotAdopted => (Warning, "NotAdopted", "Adopting"),
-    }
 }
 
 fn is_on(found: &Pod, pod: &PodRef, node: &str) -> bool {

@@ -15,10 +15,12 @@ use super::card_assignment::CardAssigner;
 use super::event::{PodRef, SchedulerEffect};
 use super::model::{ClusterModel, PendingEviction};
 use super::pending_binds::PendingBind;
+use super::resizes::PlannedResize;
 use apportion_model::cards::{FRACTION, REGULAR};
 use apportion_model::occupancy::NodeOccupancy;
+use apportion_model::resize;
 use apportion_model::shards::programs::are_stopped;
-use apportion_model::volumes::{self, VolumeBinding};
+use apportion_model::volumes;
 
 /// KAI's word for a pod that got MIG partitions, beside those for cards.
 const PARTITION: &str = "MigInstance";
@@ -28,6 +30,7 @@ const PARTITION: &str = "MigInstance";
 struct RoundPlan {
     units: Vec<Vec<PendingBind>>,
     evictions: Vec<PodRef>,
+    resizes: Vec<PlannedResize>,
 }
 
 impl ClusterModel {
@@ -46,6 +49,8 @@ impl ClusterModel {
         let starting = plan.units.iter().flatten().map(|start| &start.pod);
         effects.extend(self.found_groups(now, starting));
         self.inventory.drop_cache();
+        effects.extend(self.begin_resizes(now, plan.resizes));
+        effects.extend(self.resizes.due_writes(now));
         for unit in plan.units {
             for start in &unit {
                 self.assumed_claims.assume(start);
@@ -61,13 +66,17 @@ impl ClusterModel {
     }
 
     fn plan(&self, now: Duration) -> RoundPlan {
-        let snapshot = self.cluster(now);
+        let mut snapshot = self.cluster(now);
+        let resizes = self.plan_resizes(now, &mut snapshot.cluster);
         let tasks = by_name(&snapshot.cluster);
         let all: Vec<&Task> = tasks.values().copied().collect();
         let mut assigner = CardAssigner::of(self, &all);
         let mut occupancy = snapshot.occupancy.clone();
         let mut units: BTreeMap<String, Option<Vec<PendingBind>>> = BTreeMap::new();
-        let mut plan = RoundPlan::default();
+        let mut plan = RoundPlan {
+            resizes,
+            ..RoundPlan::default()
+        };
         for decision in step(now, &snapshot.cluster) {
             match decision {
                 Decision::Evict { task, .. } => {
@@ -147,19 +156,16 @@ impl ClusterModel {
         };
         let mut start = PendingBind::new(pod, placement.node.clone(), cards, received);
         start.zones.clone_from(&placement.zones);
-        start.volumes = self.volumes(&start)?;
+        // Parsed apart from the cache: a burst starts thousands, and each is dropped at once.
+        let (space, name) = (&start.pod.namespace, &start.pod.name);
+        let object = self.inventory.find("Pod", space, name)?.read_apart();
+        let object = ObjectView::new(&object);
+        start.allocated = resize::request(object).filter(|_| received == Some(FRACTION));
+        let node = self.inventory.find("Node", "", &start.node)?;
+        start.volumes = volumes::bindings(object, node, &self.inventory).ok()?;
         start.claims = self.claims_for(task, placement, &self.assumed_claims.allocations())?;
         start.joins = self.joins(&start.pod);
         Some(start)
-    }
-
-    /// The volumes to bind before a pod.
-    fn volumes(&self, start: &PendingBind) -> Option<Vec<VolumeBinding>> {
-        let (space, name) = (&start.pod.namespace, &start.pod.name);
-        // Parsed apart from the cache: a burst starts thousands, and each is dropped at once.
-        let pod = self.inventory.find("Pod", space, name)?.read_apart();
-        let node = self.inventory.find("Node", "", &start.node)?;
-        volumes::bindings(ObjectView::new(&pod), node, &self.inventory).ok()
     }
 
     /// A pod by namespace and name.

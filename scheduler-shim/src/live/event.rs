@@ -56,6 +56,12 @@ pub(crate) enum SchedulerEvent {
     Accepted(PodRef, String),
     /// An agent refused a pod.
     Refused(PodRef, String),
+    /// An agent has changed the size of a running pod.
+    Resized(PodRef),
+    /// An agent has not changed it, and why.
+    NotResized(PodRef, String),
+    /// The write of a running pod's new size ended; whether it succeeded.
+    AllocatedWritten(PodRef, bool),
     /// The claims of a pod were reserved for it.
     ClaimsReserved(PodRef, Vec<ReservedClaim>),
     /// A pod was bound.
@@ -105,6 +111,21 @@ pub(crate) enum SchedulerEffect {
         node: String,
         id: String,
     },
+    /// Change the size of a running pod at its node's agent; the answer is an event.
+    Resize {
+        node: String,
+        id: String,
+        pod: PodRef,
+        /// Its cards and how many bytes of each.
+        shares: Vec<CardShare>,
+    },
+    /// Write on a running pod what it has now; the answer is an event.
+    WriteAllocated {
+        pod: PodRef,
+        cards: Vec<CardShare>,
+        /// The request that it is for.
+        request: String,
+    },
     /// Bind a pod, with what is written on it; the answer is an event.
     Bind {
         node: String,
@@ -112,6 +133,8 @@ pub(crate) enum SchedulerEffect {
         cards: Vec<CardShare>,
         /// The kind of cards it got, in KAI's word; `None` without cards.
         received: Option<&'static str>,
+        /// The request that its share is for; `None` without a share, or where a resize could not follow it.
+        allocated: Option<String>,
         /// What it gets from each NUMA zone.
         zones: ZonesOfPod,
         /// Volumes to bind first.
@@ -173,4 +196,10 @@ pub(crate) enum PodEventReason {
     NotEvicted,
     /// It runs, and its node's agent refuses to allocate for it.
     NotAdopted,
+    /// It runs, and has another size now.
+    Resized,
+    /// It runs, and there is no room for its new size now.
+    ResizeDeferred,
+    /// It runs, and cannot have its new size where it is.
+    ResizeInfeasible,
 }

@@ -13,7 +13,7 @@ use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatu
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::model::ClusterModel;
 use apportion_abi::Bytes;
-use apportion_abi::names::RESOURCE_SLOT;
+use apportion_abi::names::{ANNOTATION_ALLOCATED, RESOURCE_SLOT};
 use apportion_model::cards;
 
 mod agent;
@@ -21,6 +21,7 @@ mod ends;
 mod invariants;
 mod random;
 mod reclaim;
+mod resizes;
 mod stopped;
 
 const CARD: u64 = 1000 << 20;
@@ -59,6 +60,8 @@ struct FakeCluster {
     ending: Vec<String>,
     /// How many `Scheduled` events each pod got, by UID.
     published: BTreeMap<String, usize>,
+    /// What was said about resizes, by name of the pod.
+    resize_events: Vec<(String, PodEventReason, String)>,
 }
 
 fn uuid(node: &str, card: usize) -> String {
@@ -97,6 +100,7 @@ impl FakeCluster {
             evicted: None,
             ending: Vec::new(),
             published: BTreeMap::new(),
+            resize_events: Vec::new(),
         };
         world.start_scheduler();
         world
@@ -161,11 +165,14 @@ impl FakeCluster {
             match &effect {
                 SchedulerEffect::Allocate { node, .. }
                 | SchedulerEffect::Commit { node, .. }
+                | SchedulerEffect::Resize { node, .. }
                 | SchedulerEffect::Release { node, .. } => {
                     let agent = self.agents.get_mut(node).expect("the node is there");
                     agent.effects.push_back(effect);
                 }
-                SchedulerEffect::Bind { .. } => self.api.push(effect),
+                SchedulerEffect::Bind { .. } | SchedulerEffect::WriteAllocated { .. } => {
+                    self.api.push(effect);
+                }
                 SchedulerEffect::Evict(pod) => {
                     assert!(self.evicted.is_some(), "{} may not be evicted", pod.full());
                     self.api.push(effect);
@@ -175,6 +182,16 @@ impl FakeCluster {
                     reason: PodEventReason::Scheduled,
                     ..
                 } => *self.published.entry(pod.uid.clone()).or_default() += 1,
+                SchedulerEffect::PublishEvent {
+                    pod,
+                    reason:
+                        reason @ (PodEventReason::Resized
+                        | PodEventReason::ResizeDeferred
+                        | PodEventReason::ResizeInfeasible),
+                    message,
+                } => self
+                    .resize_events
+                    .push((pod.name.clone(), *reason, message.clone())),
                 SchedulerEffect::PublishEvent { .. }
                 | SchedulerEffect::WriteReadiness { .. }
                 | SchedulerEffect::WriteStatus(_)
@@ -246,7 +263,7 @@ impl FakeCluster {
         self.events.extend(gone.map(SchedulerEvent::Gone));
     }
 
-    /// Edits a pod's request. A bound pod keeps what it has.
+    /// Edits a pod's request. A bound pod with a share is resized.
     fn edit(&mut self, which: usize, ask: u64) {
         let Some(pod) = self.pods.values_mut().nth(which) else {
             return;
@@ -283,9 +300,15 @@ impl FakeCluster {
     fn crash_agent(&mut self, node: &str) {
         let agent = self.agents.get_mut(node).expect("it is there");
         for effect in std::mem::take(&mut agent.effects) {
-            if let SchedulerEffect::Allocate { pod, .. } = effect {
-                let why = "the agent is away".to_owned();
-                self.events.push_back(SchedulerEvent::Refused(pod, why));
+            let why = "the agent is away".to_owned();
+            match effect {
+                SchedulerEffect::Allocate { pod, .. } => {
+                    self.events.push_back(SchedulerEvent::Refused(pod, why));
+                }
+                SchedulerEffect::Resize { pod, .. } => {
+                    self.events.push_back(SchedulerEvent::NotResized(pod, why));
+                }
+                _ => {}
             }
         }
         self.events
@@ -314,48 +337,18 @@ impl FakeCluster {
             .push_back(SchedulerEvent::AgentReported(node.to_owned(), status));
     }
 
-    fn agent_effect(&mut self, node: &str, fails: bool) {
-        let agent = self.agents.get_mut(node).expect("it is there");
-        let Some(effect) = agent.effects.pop_front() else {
-            return;
-        };
-        match effect {
-            SchedulerEffect::Allocate { pod, shares, .. } => {
-                let answer = agent.allocate(self.now, &pod, shares);
-                // The answer may be lost while the allocation is not.
-                let answer = if fails {
-                    Err("lost".to_owned())
-                } else {
-                    answer
-                };
-                self.events.push_back(match answer {
-                    Ok(id) => SchedulerEvent::Accepted(pod, id),
-                    Err(why) => SchedulerEvent::Refused(pod, why),
-                });
-            }
-            SchedulerEffect::Commit { id, .. } if !fails => {
-                for (held, _) in agent.held.iter_mut().filter(|(held, _)| held.id == id) {
-                    held.stage = AgentAllocationState::Allocated;
-                }
-            }
-            SchedulerEffect::Release { id, .. } if !fails => {
-                agent.held.retain(|(held, _)| held.id != id)
-            }
-            _ => {}
-        }
-        self.show(node);
-    }
-
     fn answer(&mut self, effect: SchedulerEffect, fails: bool) {
-        let (node, pod, cards, received) = match effect {
+        let (node, pod, cards, received, allocated) = match effect {
             SchedulerEffect::Evict(pod) => return self.evict(pod, fails),
+            SchedulerEffect::WriteAllocated { .. } => return self.write_allocated(effect, fails),
             SchedulerEffect::Bind {
                 node,
                 pod,
                 cards,
                 received,
+                allocated,
                 ..
-            } => (node, pod, cards, received),
+            } => (node, pod, cards, received, allocated),
             _ => return,
         };
         let there = self.pods.get_mut(&pod.name);
@@ -371,6 +364,9 @@ impl FakeCluster {
         let annotations = &mut there.object["metadata"]["annotations"];
         annotations[cards::CARDS] = cards::annotation(&cards).into();
         annotations[cards::RECEIVED] = received.into();
+        if let Some(allocated) = allocated {
+            annotations[ANNOTATION_ALLOCATED] = allocated.into();
+        }
         if there.ask < 100 {
             there.object["metadata"]["labels"]["runai-gpu-group"] = cards[0].card.as_str().into();
         }
@@ -441,7 +437,7 @@ impl FakeCluster {
 }
 
 #[test]
-fn a_pod_keeps_what_it_got_whatever_is_written_into_its_request_since() {
+fn a_pod_keeps_what_it_got_until_its_agent_has_changed_it() {
     for (ask, rest) in [(60, 50), (100, 10)] {
         let mut world = FakeCluster::new();
         (0..NODES.len() * CARDS).for_each(|_| world.create(ask, false));

@@ -17,6 +17,7 @@ use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::grouper::PodGrouper;
 use super::heartbeats::{self, AgentHeartbeats};
 use super::pending_binds::{BindOutcome, PendingBinds};
+use super::resizes::PendingResizes;
 use super::usage_recorder::UsageRecorder;
 use super::view;
 use crate::policy_options::PolicyOptions;
@@ -54,6 +55,8 @@ pub(crate) struct ClusterModel {
     pub(crate) agents: TrackedAgents,
     pub(crate) heartbeats: AgentHeartbeats,
     pub(crate) pending_binds: PendingBinds,
+    /// Running pods whose request has changed.
+    pub(crate) resizes: PendingResizes,
     /// Allocations of resource claims that the API server does not show yet.
     pub(crate) assumed_claims: AssumedClaims,
     /// When the API server was last asked to delete a claim that was left behind; by UID.
@@ -98,6 +101,7 @@ impl ClusterModel {
             agents: TrackedAgents::default(),
             heartbeats: AgentHeartbeats::default(),
             pending_binds: PendingBinds::default(),
+            resizes: PendingResizes::default(),
             assumed_claims: AssumedClaims::default(),
             deleted_claims: BTreeMap::new(),
             back_off: BackOff::default(),
@@ -143,10 +147,23 @@ impl ClusterModel {
                 let waiting = self.pending_binds.awaiting_agent(&node);
                 let why = || "the node no longer has an agent".to_owned();
                 let refused = waiting.into_iter().map(|pod| self.refused(now, pod, why()));
-                refused.flatten().collect()
+                let mut effects: Vec<SchedulerEffect> = refused.flatten().collect();
+                for pod in self.resizes.awaiting_agent(&node) {
+                    effects.extend(self.resizes.refused(now, &pod.uid, why()));
+                }
+                effects
             }
             SchedulerEvent::Accepted(pod, id) => self.pending_binds.accepted(&pod.uid, id),
             SchedulerEvent::Refused(pod, why) => self.refused(now, pod, why),
+            SchedulerEvent::Resized(pod) => self.resizes.accepted(&pod.uid).into_iter().collect(),
+            SchedulerEvent::NotResized(pod, why) => {
+                let refused = self.resizes.refused(now, &pod.uid, why);
+                refused.into_iter().collect()
+            }
+            SchedulerEvent::AllocatedWritten(pod, is_done) => {
+                self.resizes.written(now, &pod.uid, is_done);
+                Vec::new()
+            }
             SchedulerEvent::ClaimsReserved(pod, versions) => {
                 self.assumed_claims.written(&pod, &versions);
                 for one in versions {
@@ -257,6 +274,7 @@ impl ClusterModel {
             Some(node) => {
                 self.back_off.forget(&pod.uid);
                 self.last_events.remove(&pod.uid);
+                self.resizes.applied(pod, object);
                 self.pending_binds.observed_on(&pod.uid, node).effects
             }
             None if pods::is_deleted(object) => self.pending_binds.gone(&pod.uid).effects,
@@ -298,6 +316,7 @@ impl ClusterModel {
         self.ending.remove(uid);
         self.adopted.remove(uid);
         self.last_events.remove(uid);
+        self.resizes.gone(uid);
         let BindOutcome { mut effects, .. } = self.pending_binds.gone(uid);
         for (node, held) in self.agents.of_pod(uid) {
             let release = SchedulerEffect::Release { node, id: held.id };

@@ -36,6 +36,8 @@ pub(crate) struct PendingBind {
     /// Cards with bytes; empty if no agent is asked.
     pub(crate) cards: Vec<CardShare>,
     pub(crate) received: Option<&'static str>,
+    /// The request that its share is for.
+    pub(crate) allocated: Option<String>,
     /// What it is expected to get from each NUMA zone.
     pub(crate) zones: ZonesOfPod,
     /// Volumes to bind before the pod.
@@ -66,6 +68,7 @@ impl PendingBind {
             node,
             cards,
             received,
+            allocated: None,
             zones: Vec::new(),
             volumes: Vec::new(),
             claims: Vec::new(),
@@ -328,6 +331,7 @@ impl PendingBinds {
                 pod: start.pod.clone(),
                 cards: start.cards.clone(),
                 received: start.received,
+                allocated: start.allocated.clone(),
                 zones: start.zones.clone(),
                 volumes: start.volumes.clone(),
                 claims: start.claims.clone(),

@@ -165,7 +165,7 @@ impl ClusterModel {
         let held = held.map(|held| held.shares.clone());
         let written = || self.read(task)?.written.clone();
         match held.or_else(written) {
-            Some(shares) => self.put(task, &shares),
+            Some(shares) => self.put(task, &self.counted(uid, shares)),
             None => {
                 for card in &mut task.on {
                     if let Some(uuid) = self.card_of_group(card) {

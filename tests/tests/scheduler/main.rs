@@ -20,6 +20,7 @@ mod programs;
 mod queues;
 mod remote;
 mod requests;
+mod resizing;
 mod settings;
 mod silence;
 mod slow;

@@ -212,7 +212,7 @@ fn the_schedulers_account_changes_nothing_else_on_pods() {
     let words = condition("PodScheduled", "False");
     is_allowed(cluster.patch("strategic", &words, true), "its condition");
     let own = json!({"received-resource-type": "Fraction", "apportion.dev/cards": "GPU-0=1",
-        "pod-group-name": "gang"});
+        "apportion.dev/allocated": "gpu-fraction=0.5", "pod-group-name": "gang"});
     let labels = json!({"runai-gpu-group": "GPU-0"});
     is_allowed(
         cluster.create("binding", &binding(own, labels)),
@@ -223,6 +223,14 @@ fn the_schedulers_account_changes_nothing_else_on_pods() {
     assert_eq!(
         bound["metadata"]["annotations"]["apportion.dev/cards"],
         "GPU-0=1"
+    );
+    let resized = json!({"metadata": {"annotations": {"apportion.dev/cards": "GPU-0=2",
+        "apportion.dev/allocated": "gpu-fraction=0.6"}}});
+    is_allowed(cluster.patch("merge", &resized, false), "a resize");
+    let other = json!({"metadata": {"annotations": {"received-resource-type": "Regular"}}});
+    is_refused(
+        cluster.patch("merge", &other, false),
+        "another kind of share",
     );
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
         "metadata": {"name": STILL, "namespace": "default"}});
@@ -249,6 +257,20 @@ fn the_scheduler_does_all_of_its_work_under_the_policy() {
             .iter()
             .filter(|one| one["type"] == "PodScheduled");
         (said.next()?["reason"] == "Unschedulable").then_some(())
+    });
+    let asks = [
+        "annotate",
+        "pod",
+        "shares",
+        "gpu-fraction=0.25",
+        "--overwrite",
+    ];
+    let _ = cluster.plane.kubectl(&asks);
+    cluster.eventually("it is resized", |pods| {
+        let mut all = pods.iter();
+        let pod = all.find(|one| one["metadata"]["name"] == "shares")?;
+        let allocated = &pod["metadata"]["annotations"]["apportion.dev/allocated"];
+        (*allocated == "gpu-fraction=0.25").then_some(())
     });
     assert!(cluster.was_never_refused(), "{}", cluster.said());
 }

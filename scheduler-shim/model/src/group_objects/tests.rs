@@ -106,6 +106,7 @@ proptest! {
 #[test]
 fn what_tells_where_a_pod_went_is_not_its_groups() {
     let pairs = [
+        ("apportion.dev/allocated", "gpu-fraction=0.5"),
         ("apportion.dev/cards", "GPU-1=1"),
         ("received-resource-type", "Fraction"),
         ("runai-gpu-group/GPU-1", "GPU-1"),

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+pub(super) use apportion_abi::names::ANNOTATION_ALLOCATED as ALLOCATED;
 use apportion_abi::names::{
     ANNOTATION_GROUP, ANNOTATION_NUMA_PREDICTED, LABEL_GPU_GROUP, LABEL_SUBGROUP,
 };
@@ -39,6 +40,8 @@ pub(super) struct BindingMetadata<'w> {
     pub(super) cards: &'w [CardShare],
     /// The kind of cards it got; `None` without cards.
     pub(super) received: Option<&'w str>,
+    /// The request that its share is for.
+    pub(super) allocated: Option<&'w str>,
     /// What it is expected to get from each NUMA zone.
     pub(super) zones: &'w [(String, ZoneAmounts)],
     pub(super) joins: Option<&'w GroupMembership>,
@@ -138,6 +141,9 @@ impl BindingMetadata<'_> {
                 annotations.insert(CARDS.to_owned(), annotation(self.cards));
             }
         }
+        if let Some(allocated) = self.allocated {
+            annotations.insert(ALLOCATED.to_owned(), allocated.to_owned());
+        }
         if !self.zones.is_empty() {
             annotations.insert(
                 ANNOTATION_NUMA_PREDICTED.to_owned(),
@@ -190,6 +196,7 @@ mod tests {
         let written = |count: usize| BindingMetadata {
             cards: &cards[..count],
             received: Some(FRACTION),
+            allocated: Some("gpu-memory=2000"),
             zones: &[],
             joins: None,
         };
@@ -197,6 +204,7 @@ mod tests {
         assert_eq!(written(1).labels(true)[LABEL_GPU_GROUP], "GPU-1");
         assert_eq!(written(2).labels(true).len(), 2);
         assert_eq!(written(2).annotations()[CARDS], annotation(&cards));
+        assert_eq!(written(2).annotations()[ALLOCATED], "gpu-memory=2000");
     }
 
     #[test]
@@ -208,6 +216,7 @@ mod tests {
         let written = BindingMetadata {
             cards: &[],
             received: None,
+            allocated: None,
             zones: &[],
             joins: Some(&joins),
         };

@@ -2,10 +2,29 @@
 
 use std::time::Duration;
 
-use super::{AgentAllocation, AgentAllocationState, CARD, FakeAgent, PodRef};
+use super::{
+    AgentAllocation, AgentAllocationState, CARD, FakeAgent, FakeCluster, PodRef, SchedulerEffect,
+    SchedulerEvent,
+};
 use apportion_model::cards::CardShare;
 
 impl FakeAgent {
+    pub(super) fn resize(&mut self, id: &str, shares: Vec<CardShare>) -> Result<(), String> {
+        let others = self.held.iter().filter(|(held, _)| held.id != id);
+        let others: Vec<CardShare> = others.flat_map(|(held, _)| held.shares.clone()).collect();
+        let found = self.held.iter_mut().find(|(held, _)| held.id == id);
+        let (held, _) = found.ok_or_else(|| "there is no such allocation".to_owned())?;
+        for share in &shares {
+            let of_card = others.iter().filter(|other| other.card == share.card);
+            let taken: u64 = of_card.map(|other| other.bytes.0).sum();
+            if taken + share.bytes.0 > CARD {
+                return Err("the card is full".to_owned());
+            }
+        }
+        held.shares = shares;
+        Ok(())
+    }
+
     pub(super) fn allocate(
         &mut self,
         now: Duration,
@@ -43,5 +62,54 @@ impl FakeAgent {
         };
         self.held.push((held, now + Duration::from_secs(60)));
         Ok(id)
+    }
+}
+
+impl FakeCluster {
+    /// A node's agent answers its next request. With `fails`, the answer is lost.
+    pub(super) fn agent_effect(&mut self, node: &str, fails: bool) {
+        let agent = self.agents.get_mut(node).expect("it is there");
+        let Some(effect) = agent.effects.pop_front() else {
+            return;
+        };
+        match effect {
+            SchedulerEffect::Allocate { pod, shares, .. } => {
+                let answer = agent.allocate(self.now, &pod, shares);
+                // The answer may be lost while the allocation is not.
+                let answer = if fails {
+                    Err("lost".to_owned())
+                } else {
+                    answer
+                };
+                self.events.push_back(match answer {
+                    Ok(id) => SchedulerEvent::Accepted(pod, id),
+                    Err(why) => SchedulerEvent::Refused(pod, why),
+                });
+            }
+            SchedulerEffect::Commit { id, .. } if !fails => {
+                for (held, _) in agent.held.iter_mut().filter(|(held, _)| held.id == id) {
+                    held.stage = AgentAllocationState::Allocated;
+                }
+            }
+            SchedulerEffect::Release { id, .. } if !fails => {
+                agent.held.retain(|(held, _)| held.id != id)
+            }
+            SchedulerEffect::Resize {
+                id, pod, shares, ..
+            } => {
+                let answer = agent.resize(&id, shares);
+                let answer = if fails {
+                    Err("lost".to_owned())
+                } else {
+                    answer
+                };
+                self.events.push_back(match answer {
+                    Ok(()) => SchedulerEvent::Resized(pod),
+                    Err(why) => SchedulerEvent::NotResized(pod, why),
+                });
+            }
+            _ => {}
+        }
+        self.show(node);
     }
 }

@@ -91,5 +91,6 @@ proptest! {
         world.settle();
         prop_assert!(world.is_within_cards());
         world.check();
+        world.check_resizes();
     }
 }

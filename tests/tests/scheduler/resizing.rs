@@ -1,0 +1,119 @@
+//! A running pod whose annotation is changed: its agent's ledger follows, or an event says why not.
+
+use apportion_tests::MIB;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, pod, queue};
+
+impl Cluster {
+    /// Changes a pod's request.
+    fn ask_for(&self, pod: &str, request: &str) {
+        let _ = self
+            .plane
+            .kubectl(&["annotate", "pod", pod, request, "--overwrite"]);
+    }
+
+    /// Waits until a pod has so many MiB: in its agent's ledger, and as written on it.
+    fn has(&self, name: &str, mib: u64, request: &str) {
+        let full = format!("default/{name}");
+        self.eventually(&format!("{name} has {mib} MiB"), |pods| {
+            let granted = self.granted("node-1");
+            let (card, held) = granted.iter().find_map(|(card, held)| {
+                let (_, bytes) = held.iter().find(|(holder, _)| *holder == full)?;
+                Some((card, *bytes))
+            })?;
+            let pod = pods.iter().find(|pod| pod["metadata"]["name"] == name)?;
+            let annotations = &pod["metadata"]["annotations"];
+            let is_written = annotations["apportion.dev/cards"] == format!("{card}={}", mib * MIB)
+                && annotations["apportion.dev/allocated"] == request;
+            (held == mib * MIB && is_written).then_some(())
+        });
+    }
+
+    /// Waits for an event about a pod, and returns its note.
+    fn told(&self, pod: &str, reason: &str) -> String {
+        self.eventually(&format!("{pod} is told {reason}"), |_| {
+            let events = self.plane.all("events.events.k8s.io");
+            let found = events
+                .iter()
+                .find(|event| event["regarding"]["name"] == pod && event["reason"] == reason);
+            Some(found?["note"].as_str()?.to_owned())
+        })
+    }
+
+    /// How many events of a reason there are, repeats included.
+    fn times(&self, reason: &str) -> u64 {
+        let events = self.plane.all("events.events.k8s.io");
+        let found = events.iter().filter(|event| event["reason"] == reason);
+        found
+            .map(|event| event["series"]["count"].as_u64().unwrap_or(1))
+            .sum()
+    }
+}
+
+fn mib(name: &str, mib: u64) -> Value {
+    pod(name, json!({"gpu-memory": mib.to_string()}))
+}
+
+#[test]
+fn a_running_pod_is_resized_and_told_why_not() {
+    let mut cluster = Cluster::with_cards(1);
+    cluster.plane.apply(&[mib("one", 2000), mib("two", 5000)]);
+    cluster.bound(2);
+    cluster.has("one", 2000, "gpu-memory=2000");
+    cluster.ask_for("one", "gpu-memory=3001");
+    cluster.has("one", 3000, "gpu-memory=3001");
+    let note = cluster.told("one", "Resized");
+    assert!(note.starts_with("2000 MiB -> 3000 MiB on GPU-"), "{note}");
+    cluster.ask_for("one", "gpu-memory=6000");
+    let note = cluster.told("one", "ResizeDeferred");
+    assert!(
+        note.starts_with("gpu-memory=6000: asked for 6000 MiB on GPU-"),
+        "{note}"
+    );
+    assert!(note.contains("5000 MiB free"), "{note}");
+    assert!(note.contains("held by default/two with 5000 MiB"), "{note}");
+    let said = cluster.ask(&["explain", "one", "--address", &cluster.address()]);
+    let pending = "resize from gpu-memory=3001 to gpu-memory=6000 is deferred: asked for 6000 MiB";
+    assert!(said.contains(pending), "{said}");
+    // The other one shrinks. The next scheduler goes on where the first one was.
+    cluster.kill_scheduler();
+    cluster.ask_for("two", "gpu-memory=1000");
+    cluster.start_scheduler();
+    cluster.has("two", 1000, "gpu-memory=1000");
+    cluster.has("one", 6000, "gpu-memory=6000");
+    cluster.ask_for("one", "gpu-memory=20000");
+    let note = cluster.told("one", "ResizeInfeasible");
+    assert!(note.ends_with("waiting does not help"), "{note}");
+    assert_eq!(cluster.times("ResizeInfeasible"), 1);
+    cluster.has("one", 6000, "gpu-memory=6000");
+    cluster.ask_for("one", "gpu-memory=2000");
+    cluster.has("one", 2000, "gpu-memory=2000");
+}
+
+#[test]
+fn no_resize_goes_beyond_the_limit_of_a_queue() {
+    let cluster = Cluster::with_cards(1);
+    cluster.plane.apply(&[queue("small", 0)]);
+    let mut bounded = queue("small", 0);
+    bounded["spec"]["resources"]["gpu"] = json!({"quota": 0.5, "limit": 0.5, "overQuotaWeight": 1});
+    cluster.plane.apply(&[bounded]);
+    let in_small = |name, part| {
+        let mut pod = pod(name, json!({"gpu-fraction": part}));
+        pod["metadata"]["labels"]["kai.scheduler/queue"] = "small".into();
+        pod
+    };
+    cluster
+        .plane
+        .apply(&[in_small("one", "0.25"), in_small("two", "0.125")]);
+    cluster.bound(2);
+    cluster.ask_for("one", "gpu-fraction=0.5");
+    assert_eq!(
+        cluster.told("one", "ResizeDeferred"),
+        "gpu-fraction=0.5: small quota has reached the allowable limit of GPU. Limit is 0.5 GPUs, currently 0.375 GPUs allocated and workload requested 0.25 GPUs"
+    );
+    let _ = cluster
+        .plane
+        .kubectl(&["delete", "pod", "two", "--force", "--grace-period=0"]);
+    cluster.has("one", 5000, "gpu-fraction=0.5");
+}
