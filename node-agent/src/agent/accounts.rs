@@ -247,16 +247,18 @@ impl AccountTable {
     /// The tenant writes its claims. They explain no more memory than is held for the allocation, so that a forged
     /// claim cannot hide the memory of others.
     pub(super) fn unlisted(&self, reading: &CardReading, ledger: &Ledger) -> Bytes {
-        let claimed = |(id, claims): (&AllocationId, &Vec<ProcessClaims>)| {
-            let position = self.files.get(id)?.position(reading.uuid)?;
-            let grant = ledger.allocation(id)?.grant(reading.uuid)?;
-            let unlisted = claims
-                .iter()
-                .filter(|claims| !reading.processes.contains_key(&claims.process.pid));
-            let claims = unlisted.filter_map(|claims| claims.claimed.get(position).copied());
-            Some(claims.sum::<Bytes>().min(grant.held))
-        };
-        self.claims.iter().filter_map(claimed).sum()
+        self.claims
+            .iter()
+            .filter_map(|(id, claims)| {
+                let position = self.files.get(id)?.position(reading.uuid)?;
+                let grant = ledger.allocation(id)?.grant(reading.uuid)?;
+                let unlisted = claims
+                    .iter()
+                    .filter(|claims| !reading.processes.contains_key(&claims.process.pid));
+                let claims = unlisted.filter_map(|claims| claims.claimed.get(position).copied());
+                Some(claims.sum::<Bytes>().min(grant.held))
+            })
+            .sum()
     }
 
     /// What a process of the allocation claimed on the card while the driver was asked.

@@ -192,17 +192,20 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         }
         AllocationPhase::Draining => StateRecord::Draining,
     };
-    let grant = |grant: &CardGrant| GrantRecord {
-        card: grant.card.to_string(),
-        limit_bytes: grant.limit.0,
-    };
     AllocationRecord {
         id: allocation.id.0.clone(),
         key: allocation.key.clone(),
         name: allocation.name.clone(),
         created_ms: allocation.created.0,
         state,
-        grants: allocation.grants.iter().map(grant).collect(),
+        grants: allocation
+            .grants
+            .iter()
+            .map(|grant| GrantRecord {
+                card: grant.card.to_string(),
+                limit_bytes: grant.limit.0,
+            })
+            .collect(),
         whole: allocation.is_whole,
     }
 }
@@ -221,13 +224,6 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
         }
         StateRecord::Draining => AllocationPhase::Draining,
     };
-    let grant = |grant: GrantRecord| match grant.card.parse() {
-        Ok(card) => Ok(CardGrant::new(card, Bytes(grant.limit_bytes))),
-        Err(_) => Err(CheckpointError::Card {
-            path: path.to_owned(),
-            text: grant.card,
-        }),
-    };
     let id = AllocationId::parse(&record.id).ok_or_else(|| CheckpointError::Id {
         path: path.to_owned(),
         text: record.id.clone(),
@@ -241,7 +237,13 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
         grants: record
             .grants
             .into_iter()
-            .map(grant)
+            .map(|grant| match grant.card.parse() {
+                Ok(card) => Ok(CardGrant::new(card, Bytes(grant.limit_bytes))),
+                Err(_) => Err(CheckpointError::Card {
+                    path: path.to_owned(),
+                    text: grant.card,
+                }),
+            })
             .collect::<Result<_, _>>()?,
         is_whole: record.whole,
     })
