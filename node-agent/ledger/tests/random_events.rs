@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid};
 use apportion_ledger::{
-    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardSample, EpochMillis, Ledger,
-    LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy, PlacementProposal, ProcessId,
-    ProcessSample,
+    AllocationId, AllocationOwner, AllocationPhase, CardSample, EpochMillis, Ledger, LedgerEffect,
+    LedgerEvent, NodeSample, OffenderPolicy, PlacementProposal, ProcessId, ProcessSample,
 };
 use proptest::prelude::*;
 
@@ -255,8 +254,8 @@ proptest! {
             prop_assert_eq!(straight.free(card(number)), shuffled.free(card(number)));
         }
         let names = |ledger: &Ledger| -> BTreeSet<_> {
-            let granted = |a: &&Allocation| (a.name.clone(), a.grants[0].card, a.grants[0].limit);
-            ledger.allocations().iter().map(granted).collect()
+            let all = ledger.allocations().into_iter();
+            all.map(|a| (a.name.clone(), a.grants[0].card, a.grants[0].limit)).collect()
         };
         prop_assert_eq!(names(&straight), names(&shuffled));
     }
