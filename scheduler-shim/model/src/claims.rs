@@ -63,14 +63,18 @@ pub fn enter(inventory: &ObjectInventory, cluster: &mut Cluster, assumed: &Assum
     cluster.claims = claims
         .map(|(name, known)| {
             // What was decided last counts, until the claim shows it.
-            let shown = || known.claim.status.allocation.clone().map(Arc::new);
-            let allocation = assumed.get(name).cloned().or_else(shown);
+            let allocation = assumed
+                .get(name)
+                .cloned()
+                .or_else(|| known.claim.status.allocation.clone().map(Arc::new));
             read(name, known, &devices, &users, allocation)
         })
         .collect();
     let labels = cluster.nodes.iter().map(|node| {
-        let labels = node.labels.iter();
-        let labels = labels.map(|(key, value)| (key.clone(), value.clone()));
+        let labels = node
+            .labels
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone()));
         (node.name.clone(), labels.collect())
     });
     let data = AllocatorData {
@@ -108,12 +112,12 @@ fn read(
     let consumers = &known.claim.status.reserved_for;
     let namespace = name.split_once('/').map_or("", |(namespace, _)| namespace);
     let own = users.get(name);
-    let is_own =
-        |pod: &str| own.is_some_and(|own| own.contains(format!("{namespace}/{pod}").as_str()));
-    let is_kept = own.is_none()
-        || consumers
-            .iter()
-            .any(|consumer| consumer.resource != "pods" || !is_own(&consumer.name));
+    let is_kept = own.is_none_or(|own| {
+        consumers.iter().any(|consumer| {
+            consumer.resource != "pods"
+                || !own.contains(format!("{namespace}/{}", consumer.name).as_str())
+        })
+    });
     PolicyClaim {
         name: name.to_owned(),
         queue: known.queue.clone(),
