@@ -103,12 +103,11 @@ impl AgentWorkers {
     }
 
     fn listed(&mut self, objects: &[Value], whose: usize) {
-        let here = |node: &&String| {
-            let mut objects = objects.iter().map(ObjectView::new);
-            objects.any(|object| object.name() == *node)
-        };
         let gone: Vec<String> = (self.addresses.keys())
-            .filter(|node| !here(node))
+            .filter(|node| {
+                let mut objects = objects.iter().map(ObjectView::new);
+                !objects.any(|object| object.name() == *node)
+            })
             .cloned()
             .collect();
         for node in gone {
@@ -268,14 +267,13 @@ async fn watch_status(
 }
 
 fn agent_status(list: v1::ListReply) -> AgentStatus {
-    let card = |card: v1::Card| AgentCard {
-        is_healthy: card.health() == v1::CardHealth::Healthy,
-        uuid: card.uuid,
-        allocatable: Bytes(card.allocatable_bytes),
-        unmanaged: Bytes(card.unmanaged_bytes),
-    };
     AgentStatus {
-        cards: fitted(list.cards.into_iter().map(card)),
+        cards: fitted(list.cards.into_iter().map(|card| AgentCard {
+            is_healthy: card.health() == v1::CardHealth::Healthy,
+            uuid: card.uuid,
+            allocatable: Bytes(card.allocatable_bytes),
+            unmanaged: Bytes(card.unmanaged_bytes),
+        })),
         held: fitted(list.allocations.into_iter().map(agent_allocation)),
     }
 }
@@ -305,16 +303,15 @@ fn agent_allocation(allocation: v1::Allocation) -> AgentAllocation {
             .next()
             .map(str::to_owned),
     };
-    let share = |grant: v1::Grant| CardShare {
-        card: grant.card,
-        bytes: Bytes(grant.limit_bytes),
-    };
     AgentAllocation {
         id: allocation.id,
         uid,
         name: allocation.name,
         stage,
-        shares: fitted(allocation.grants.into_iter().map(share)),
+        shares: fitted(allocation.grants.into_iter().map(|grant| CardShare {
+            card: grant.card,
+            bytes: Bytes(grant.limit_bytes),
+        })),
     }
 }
 
@@ -387,14 +384,16 @@ async fn allocate(
     pod: &PodRef,
     shares: &[CardShare],
 ) -> Result<Result<String, String>, String> {
-    let share = |share: &CardShare| v1::Share {
-        card: share.card.clone(),
-        bytes: share.bytes.0,
-    };
     let request = v1::AllocateRequest {
         idempotency_key: pod.uid.clone(),
         name: pod.full(),
-        shares: shares.iter().map(share).collect(),
+        shares: shares
+            .iter()
+            .map(|share| v1::Share {
+                card: share.card.clone(),
+                bytes: share.bytes.0,
+            })
+            .collect(),
         ttl_ms: RESERVED_MS,
     };
     let reply = agent

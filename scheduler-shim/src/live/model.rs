@@ -138,8 +138,9 @@ impl ClusterModel {
             SchedulerEvent::AgentGone(node) => {
                 self.agents.gone(&node);
                 let waiting = self.pending_binds.awaiting_agent(&node);
-                let why = || "the node no longer has an agent".to_owned();
-                let refused = waiting.into_iter().map(|pod| self.refused(now, pod, why()));
+                let refused = waiting.into_iter().map(|pod| {
+                    self.refused(now, pod, "the node no longer has an agent".to_owned())
+                });
                 refused.flatten().collect()
             }
             SchedulerEvent::Accepted(pod, id) => self.pending_binds.accepted(&pod.uid, id),
@@ -147,8 +148,10 @@ impl ClusterModel {
             SchedulerEvent::ClaimsReserved(pod, versions) => {
                 self.assumed_claims.written(&pod, &versions);
                 for (claim, _) in versions {
-                    let shown = self.inventory.find(claims::KIND, &pod.namespace, &claim);
-                    let shown = shown.map(|shown| shown.read_apart().into_owned());
+                    let shown = self
+                        .inventory
+                        .find(claims::KIND, &pod.namespace, &claim)
+                        .map(|shown| shown.read_apart().into_owned());
                     if let Some(shown) = shown {
                         self.assumed_claims.shown(ObjectView::new(&shown));
                     }
@@ -316,9 +319,8 @@ impl ClusterModel {
             |object: ObjectView<'_>| (object.namespace().to_owned(), object.name().to_owned());
         let listed: BTreeSet<_> = all.iter().map(|json| key(ObjectView::new(json))).collect();
         let known = self.inventory.all(kind);
-        let is_gone = |object: &ObjectView<'_>| !listed.contains(&key(*object));
         let gone: Vec<Value> = known
-            .filter(is_gone)
+            .filter(|object| !listed.contains(&key(*object)))
             .map(|object| object.json().clone())
             .collect();
         let mut effects: Vec<SchedulerEffect> =
@@ -341,13 +343,14 @@ impl ClusterModel {
         }
         self.adopted
             .extend(released_pods.into_iter().map(|uid| (uid, now)));
-        let known = self.inventory.find("Node", "", node);
-        let known = known.map(|known| known.read_apart().into_owned());
+        let known = self
+            .inventory
+            .find("Node", "", node)
+            .map(|known| known.read_apart().into_owned());
         let status = self.agents.of(node).map(|agent| &agent.status);
-        let is_new = |known: &Value| {
+        if let Some(json) = known.filter(|known| {
             status.is_some_and(|status| !view::shows(ObjectView::new(known), status))
-        };
-        if let Some(json) = known.filter(is_new) {
+        }) {
             self.put_node(json);
         }
         self.reconcile(now, node)

@@ -14,7 +14,7 @@ use apportion_kubernetes::since_epoch;
 use apportion_policy::cluster::{ListedCard, Node, Task, TaskGpuRequest, TaskStatus};
 use serde_json::{Value, json};
 
-use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus, TrackedAgent};
+use super::agents::{AgentAllocation, AgentAllocationState, AgentStatus, TrackedAgent};
 use super::card_assignment;
 use super::event::SchedulerEffect;
 use super::model::ClusterModel;
@@ -93,12 +93,16 @@ impl ClusterModel {
             ..CardInventory::default()
         };
         for (node, agent) in self.agents.all() {
-            let card = |card: &AgentCard| ListedCard {
-                name: card.uuid.clone(),
-                memory: card.allocatable,
-                is_healthy: card.is_healthy,
-            };
-            let listed = agent.status.cards.iter().map(card).collect();
+            let listed = agent
+                .status
+                .cards
+                .iter()
+                .map(|card| ListedCard {
+                    name: card.uuid.clone(),
+                    memory: card.allocatable,
+                    is_healthy: card.is_healthy,
+                })
+                .collect();
             known.listed.insert(node.clone(), listed);
             for held in &agent.status.held {
                 let pod = held.uid.as_ref().and_then(|uid| self.pods.get(uid));
@@ -160,10 +164,10 @@ impl ClusterModel {
     /// The cards of a pod that has a node: as its agent says, else as written on the pod, else by its labels.
     fn assign_cards(&self, task: &mut Task, uid: &str) {
         let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
-        let held = agent.and_then(|agent| agent.status.of_pod(uid));
-        let held = held.map(|held| held.shares.clone());
-        let written = || self.read(task)?.written.clone();
-        match held.or_else(written) {
+        let held = agent
+            .and_then(|agent| agent.status.of_pod(uid))
+            .map(|held| held.shares.clone());
+        match held.or_else(|| self.read(task)?.written.clone()) {
             Some(shares) => self.put(task, &shares),
             None => {
                 for card in &mut task.on {
@@ -247,13 +251,11 @@ impl ClusterModel {
     /// Whether an allocation ends by itself. Its memory is not free yet, but nobody has to be evicted for it. Every
     /// allocation is like that between the end of its pod and the agent's report that its cards are free.
     fn is_leaving(&self, node: &str, held: &AgentAllocation) -> bool {
-        let is_released = || {
-            matches!(
+        held.stage == AgentAllocationState::Draining
+            || matches!(
                 self.settle(node, held),
                 Some(SchedulerEffect::Release { .. })
             )
-        };
-        held.stage == AgentAllocationState::Draining || is_released()
     }
 
     /// Whether a pod is on a node, as far as the API server knows.
@@ -266,30 +268,34 @@ impl ClusterModel {
 
 /// An agent's status as a `GpuNode`, by which a cluster in files knows cards.
 pub(crate) fn gpu_node(model: &ClusterModel, node: &str, status: &AgentStatus) -> Value {
-    let holder = |held: &AgentAllocation, bytes: u64| {
-        let pod = held.uid.as_ref().and_then(|uid| model.pods.get(uid));
-        match pod {
-            Some(pod) => json!({"namespace": pod.namespace, "pod": pod.name, "limitBytes": bytes}),
-            None => json!({"container": held.name, "limitBytes": bytes}),
-        }
-    };
-    let card = |card: &AgentCard| {
-        let shares = status.held.iter().flat_map(|held| {
-            let own = held.shares.iter().filter(|share| share.card == card.uuid);
-            own.map(|share| holder(held, share.bytes.0))
-        });
-        json!({
-            "uuid": card.uuid,
-            "allocatableBytes": card.allocatable.0,
-            "unmanagedBytes": card.unmanaged.0,
-            "health": if card.is_healthy { "Healthy" } else { "Unhealthy" },
-            "holders": shares.collect::<Vec<Value>>(),
+    let cards: Vec<Value> = status
+        .cards
+        .iter()
+        .map(|card| {
+            let shares = status.held.iter().flat_map(|held| {
+                let own = held.shares.iter().filter(|share| share.card == card.uuid);
+                own.map(|share| holder(model, held, share.bytes.0))
+            });
+            json!({
+                "uuid": card.uuid,
+                "allocatableBytes": card.allocatable.0,
+                "unmanagedBytes": card.unmanaged.0,
+                "health": if card.is_healthy { "Healthy" } else { "Unhealthy" },
+                "holders": shares.collect::<Vec<Value>>(),
+            })
         })
-    };
-    let cards: Vec<Value> = status.cards.iter().map(card).collect();
+        .collect();
     let (group, kind) = GPU_NODE;
     json!({"apiVersion": format!("{group}/v1alpha1"), "kind": kind, "metadata": {"name": node},
         "status": {"cards": cards}})
+}
+
+fn holder(model: &ClusterModel, held: &AgentAllocation, bytes: u64) -> Value {
+    let pod = held.uid.as_ref().and_then(|uid| model.pods.get(uid));
+    match pod {
+        Some(pod) => json!({"namespace": pod.namespace, "pod": pod.name, "limitBytes": bytes}),
+        None => json!({"container": held.name, "limitBytes": bytes}),
+    }
 }
 
 /// Writes an agent's status on a node, in the fields of NVIDIA's own programs.

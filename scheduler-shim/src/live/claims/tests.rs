@@ -234,9 +234,11 @@ impl ClaimCluster {
             let event = SchedulerEvent::ClaimsReserved(pod.clone(), versions.collect());
             self.deliver(event);
         }
-        let is_there = |found: &&mut Value| found["metadata"]["uid"] == pod.uid.as_str();
-        let found = self.pods.get_mut(&pod.name).filter(is_there);
-        let found = found.filter(|found| found["spec"]["nodeName"].is_null());
+        let found = self
+            .pods
+            .get_mut(&pod.name)
+            .filter(|found| found["metadata"]["uid"] == pod.uid.as_str())
+            .filter(|found| found["spec"]["nodeName"].is_null());
         match found.filter(|_| is_reserved && fails_at != Some(1)) {
             Some(found) => {
                 found["spec"]["nodeName"] = json!(node);
@@ -483,19 +485,19 @@ fn devices_that_one_pod_gave_up_and_another_took_again_are_not_given_twice() {
     let mut cluster = ClaimCluster::new();
     cluster.create(Some(6), None);
     cluster.create(None, Some(0));
-    let deliver_all = |cluster: &mut ClaimCluster| {
-        while let Some(event) = cluster.claim_events.pop_front() {
-            cluster.deliver(event);
-        }
-        while let Some(event) = cluster.pod_events.pop_front() {
-            cluster.deliver(event);
-        }
-    };
-    deliver_all(&mut cluster);
+    while let Some(event) = cluster.claim_events.pop_front() {
+        cluster.deliver(event);
+    }
+    while let Some(event) = cluster.pod_events.pop_front() {
+        cluster.deliver(event);
+    }
     cluster.decide();
     assert_eq!(cluster.binds.len(), 2);
-    let first = |bind: &SchedulerEffect| matches!(bind, SchedulerEffect::Bind { pod, .. } if pod.name == "p1");
-    let place = cluster.binds.iter().position(first).unwrap();
+    let place = cluster
+        .binds
+        .iter()
+        .position(|bind| matches!(bind, SchedulerEffect::Bind { pod, .. } if pod.name == "p1"))
+        .unwrap();
     cluster.answer(place, Some(1));
     cluster.answer(0, None);
     // Of what was written, only the first allocation and its end are shown.
