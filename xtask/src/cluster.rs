@@ -360,11 +360,11 @@ fn test(
     if suites.is_empty() && scheduler.is_none() {
         bail!("no test suite of the scheduler was found");
     }
-    let is_known = |suite: &&String| {
+    let other = suites.iter().find(|suite| {
         let mut known = of_package(SUITES).chain(scheduler);
-        known.any(|program| program.target == **suite)
-    };
-    if let Some(other) = suites.iter().find(|suite| !is_known(suite)) {
+        !known.any(|program| program.target == **suite)
+    });
+    if let Some(other) = other {
         bail!("{other} needs no cluster; hint: cargo test --workspace --test {other}");
     }
     let needs_one = of_package(SUITES).next().is_some();
@@ -397,8 +397,11 @@ fn test(
                 // The scheduler's suite waits as much as the others do, so it runs beside them. Its output is shown
                 // when it ends.
                 let beside = scheduler.map(|program| {
-                    let prepare = |command: &mut Command| prepare(command, &["--test-threads=1"]);
-                    scope.spawn(move || test_programs::run(slice::from_ref(program), 1, &prepare))
+                    scope.spawn(move || {
+                        test_programs::run(slice::from_ref(program), 1, &|command| {
+                            prepare(command, &["--test-threads=1"])
+                        })
+                    })
                 });
                 // These run one after another, because they share the node.
                 of_package(SUITES).for_each(|program| run_one(program, &[]));

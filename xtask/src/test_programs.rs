@@ -100,11 +100,14 @@ pub(crate) fn run(
         programs.iter().partition(|program| program.is_integration);
     let waiting = Mutex::new(suites.into_iter().chain(inline).collect::<VecDeque<_>>());
     let tally = Mutex::new(TestTally::default());
-    let next = || waiting.lock().ok()?.pop_front();
     thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
-                while let Some(program) = next() {
+                while let Some(program) = waiting
+                    .lock()
+                    .ok()
+                    .and_then(|mut waiting| waiting.pop_front())
+                {
                     let outcome = program.run(prepare);
                     if let Ok(mut tally) = tally.lock() {
                         // Under the lock, so that outputs do not mix.
