@@ -57,8 +57,10 @@ pub(crate) fn only(
     if wanted.is_empty() {
         return Ok(cards);
     }
-    let is_here = |uuid: &&CardUuid| cards.iter().any(|card| card.uuid == **uuid);
-    if let Some(unknown) = wanted.iter().find(|uuid| !is_here(uuid)) {
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|uuid| !cards.iter().any(|card| card.uuid == **uuid))
+    {
         let what = format!("this machine has no GPU with the UUID {unknown}");
         return Err(CommandFailure::new(what).hint("`apportion gpus` lists the GPUs"));
     }

@@ -178,12 +178,14 @@ fn show_metrics(steps: &ProgressPrinter, list: &ListReply) -> Result<(), Command
     }
     steps.print(&format!("\n$ curl http://{address}/metrics"))?;
     let text = metrics::get(address, "/metrics")?;
-    let is_visible = |line: &&str| {
-        let names_one = PROGRAMS.iter().any(|(name, _)| line.contains(name));
-        let kinds = ["limit_bytes", "used_bytes", "denied_total"];
-        names_one && kinds.iter().any(|kind| line.contains(kind))
-    };
-    let mut lines: Vec<_> = text.lines().filter(is_visible).collect();
+    let mut lines: Vec<_> = text
+        .lines()
+        .filter(|line| {
+            let names_one = PROGRAMS.iter().any(|(name, _)| line.contains(name));
+            let kinds = ["limit_bytes", "used_bytes", "denied_total"];
+            names_one && kinds.iter().any(|kind| line.contains(kind))
+        })
+        .collect();
     lines.sort_unstable();
     if lines.is_empty() {
         return Err(CommandFailure::new("the metrics do not show the programs"));

@@ -76,13 +76,12 @@ impl TargetInstance {
         let Ok(devices) = fs::read_dir("/dev") else {
             return false;
         };
-        let is_card = |name: &str| {
-            let number = name.strip_prefix("nvidia");
-            number.is_some_and(|number| number.parse::<u32>().is_ok())
-        };
-        let cards = devices
-            .flatten()
-            .filter(|entry| entry.file_name().to_str().is_some_and(is_card));
+        let cards = devices.flatten().filter(|entry| {
+            entry.file_name().to_str().is_some_and(|name| {
+                let number = name.strip_prefix("nvidia");
+                number.is_some_and(|number| number.parse::<u32>().is_ok())
+            })
+        });
         let usable = AccessFlags::R_OK | AccessFlags::W_OK;
         cards
             .filter(|entry| access(&entry.path(), usable).is_ok())
@@ -193,8 +192,10 @@ mod tests {
     #[test]
     fn the_simulated_libraries_come_first_and_once() {
         let folder = [PathBuf::from("/lib/sim")];
-        let first = |list: &str| in_front(&folder, Some(list.into()));
-        assert_eq!(first("/a:/lib/sim:/b"), "/lib/sim:/a:/b");
+        assert_eq!(
+            in_front(&folder, Some("/a:/lib/sim:/b".into())),
+            "/lib/sim:/a:/b"
+        );
         assert_eq!(in_front(&folder, None), "/lib/sim");
     }
 }

@@ -8,7 +8,7 @@ use std::process;
 
 use apportion_abi::{GpuRequest, paths};
 use apportion_exit::CommandFailure;
-use apportion_proto::v1::{self, Allocation, ListReply};
+use apportion_proto::v1::{Allocation, ListReply};
 use apportion_runtime_class::{EditTarget, Grant, GrantedCard, edits};
 use serde::Serialize;
 
@@ -31,8 +31,10 @@ pub(crate) fn run(run: RunOptions, address: ConnectionOptions) -> Result<(), Com
     let library = instance.library(paths::PRELOAD_LIBRARY)?;
     let env = instance.driver_env()?;
 
-    let unnamed = || format!("{}-{}", program.name(), process::id());
-    let name = ask.name.clone().unwrap_or_else(unnamed);
+    let name = ask
+        .name
+        .clone()
+        .unwrap_or_else(|| format!("{}-{}", program.name(), process::id()));
     let (allocation, list) = block_on(obtain(&instance, &ask, &name))?;
     let id = allocation.id.clone();
     let grant = grant(
@@ -77,25 +79,28 @@ fn grant(
     library: String,
 ) -> Grant {
     let sees_all = instance.sees_cards(list.cards.len());
-    let card = |grant: &v1::Grant| {
-        let card = list.cards.iter().find(|card| card.uuid == grant.card);
-        GrantedCard {
-            uuid: grant.card.clone(),
-            minor: None,
-            cuda_ordinal: card.filter(|_| sees_all).and_then(|card| card.cuda_ordinal),
-            limit: apportion_abi::Bytes(grant.limit_bytes),
-            allocatable: card.map(cards::capacity).map_or_else(
-                || apportion_abi::Bytes(grant.limit_bytes),
-                |capacity| capacity.allocatable(),
-            ),
-        }
-    };
     Grant {
         id: allocation.id.clone(),
         account: allocation.account_dir.clone(),
         library,
         share: request.share,
-        cards: allocation.grants.iter().map(card).collect(),
+        cards: allocation
+            .grants
+            .iter()
+            .map(|grant| {
+                let card = list.cards.iter().find(|card| card.uuid == grant.card);
+                GrantedCard {
+                    uuid: grant.card.clone(),
+                    minor: None,
+                    cuda_ordinal: card.filter(|_| sees_all).and_then(|card| card.cuda_ordinal),
+                    limit: apportion_abi::Bytes(grant.limit_bytes),
+                    allocatable: card.map(cards::capacity).map_or_else(
+                        || apportion_abi::Bytes(grant.limit_bytes),
+                        |capacity| capacity.allocatable(),
+                    ),
+                }
+            })
+            .collect(),
         driver_limit: None,
     }
 }
@@ -119,17 +124,20 @@ struct RunOutputCard<'a> {
 
 impl<'a> RunOutput<'a> {
     fn new(allocation: &'a Allocation, is_simulated: bool) -> Self {
-        let card = |grant: &'a v1::Grant| RunOutputCard {
-            uuid: &grant.card,
-            limit_bytes: grant.limit_bytes,
-        };
         Self {
             id: &allocation.id,
             name: &allocation.name,
             pid: process::id(),
             account_dir: &allocation.account_dir,
             is_simulated,
-            cards: allocation.grants.iter().map(card).collect(),
+            cards: allocation
+                .grants
+                .iter()
+                .map(|grant| RunOutputCard {
+                    uuid: &grant.card,
+                    limit_bytes: grant.limit_bytes,
+                })
+                .collect(),
         }
     }
 }

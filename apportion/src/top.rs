@@ -98,8 +98,10 @@ fn ends_typed() -> mpsc::UnboundedReceiver<()> {
     std::thread::spawn(move || {
         use std::io::Read;
         let keys = stdin().lock().bytes().map_while(Result::ok);
-        let is_end = |key: &u8| matches!(key, b'q' | b'Q' | 0x03 | 0x04);
-        if keys.into_iter().any(|key| is_end(&key)) {
+        if keys
+            .into_iter()
+            .any(|key| matches!(key, b'q' | b'Q' | 0x03 | 0x04))
+        {
             let _ = typed.send(());
         }
     });

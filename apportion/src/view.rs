@@ -100,16 +100,11 @@ struct AllocationRow<'a> {
 }
 
 fn shares(list: &ListReply) -> Vec<AllocationRow<'_>> {
-    let index = |uuid: &str| {
-        list.cards
-            .iter()
-            .find(|card| card.uuid == uuid)
-            .map(|card| card.index)
-    };
     let mut shares = Vec::new();
     for allocation in &list.allocations {
         for grant in &allocation.grants {
-            let card = index(&grant.card).map_or_else(|| grant.card.clone(), |i| i.to_string());
+            let card = list.cards.iter().find(|card| card.uuid == grant.card);
+            let card = card.map_or_else(|| grant.card.clone(), |card| card.index.to_string());
             shares.push(AllocationRow {
                 allocation,
                 grant,
@@ -209,14 +204,10 @@ fn enforcement(share: &AllocationRow<'_>) -> String {
 
 /// The processes that use this card, each with its name. Processes that do not use it yet are not shown.
 fn processes(share: &AllocationRow<'_>) -> String {
-    let uses_it = |uses: &[apportion_proto::v1::ProcessUse]| {
-        uses.iter().any(|used| used.card == share.grant.card)
-    };
-    let here = share
-        .allocation
-        .processes
-        .iter()
-        .filter(|process| uses_it(&process.uses));
+    let here = share.allocation.processes.iter().filter(|process| {
+        let mut uses = process.uses.iter();
+        uses.any(|used| used.card == share.grant.card)
+    });
     let names = here.map(|process| format!("{} {}", process.pid, process.name));
     names.collect::<Vec<_>>().join(", ")
 }

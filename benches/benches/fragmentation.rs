@@ -169,15 +169,6 @@ fn pods(mix: WorkloadMix, seed: u64) -> Vec<BenchPod> {
 }
 
 fn cluster(strategy: PlacementStrategy, shared: SharedCardPreference) -> Cluster {
-    let node = |number: usize| Node {
-        name: format!("node-{number:03}"),
-        cpu_millis: 1_000_000,
-        memory: 1 << 42,
-        pods: 250,
-        cards: CARDS as i64,
-        card_memory: CARD,
-        ..Node::default()
-    };
     let queue = Queue {
         name: "all".to_owned(),
         parent: None,
@@ -191,7 +182,17 @@ fn cluster(strategy: PlacementStrategy, shared: SharedCardPreference) -> Cluster
         reclaim_min_runtime: None,
     };
     let mut cluster = Cluster {
-        nodes: (0..NODES).map(node).collect(),
+        nodes: (0..NODES)
+            .map(|number| Node {
+                name: format!("node-{number:03}"),
+                cpu_millis: 1_000_000,
+                memory: 1 << 42,
+                pods: 250,
+                cards: CARDS as i64,
+                card_memory: CARD,
+                ..Node::default()
+            })
+            .collect(),
         queues: vec![queue],
         ..Cluster::default()
     };

@@ -92,10 +92,9 @@ fn reviews(criterion: &mut Criterion) {
             group.throughput(Throughput::Bytes(body.len() as u64));
             group.bench_with_input(BenchmarkId::from_parameter(name), body, |bencher, body| {
                 bencher.iter(|| {
-                    let review = AdmissionReview::read(black_box(body), question);
-                    let review = review.expect("the review is valid");
-                    let none = |_: &str| None;
-                    let answer = answer(question, &review.request, &rules, &none, 7);
+                    let review = AdmissionReview::read(black_box(body), question)
+                        .expect("the review is valid");
+                    let answer = answer(question, &review.request, &rules, &|_: &str| None, 7);
                     assert_eq!(answer.refusal, None);
                     answer.review(&review.request.uid).to_string()
                 });
@@ -128,10 +127,13 @@ fn webhook(folder: &Path) -> SocketAddr {
             .worker_threads(2)
             .enable_all()
             .build();
-        let started = move |addresses: apportion_webhook::ListenAddresses| {
-            let _ = found.send(addresses.questions);
-        };
-        let webhook = apportion_webhook::run(options, started, std::future::pending());
+        let webhook = apportion_webhook::run(
+            options,
+            move |addresses| {
+                let _ = found.send(addresses.questions);
+            },
+            std::future::pending(),
+        );
         runtime.expect("a runtime").block_on(webhook)
     });
     address.recv().expect("the webhook listens")

@@ -80,40 +80,42 @@ fn queue(name: &str, parent: Option<&str>, deserved: usize) -> Queue {
 
 /// The jobs of a batch. Job number `n` runs on node `on(n)`; with `None` it waits.
 fn jobs(jobs: JobBatch, on: impl Fn(usize) -> Option<usize>) -> Vec<Job> {
-    let job = |number: usize| {
-        let name = format!("{}-{number}", jobs.name);
-        let task = |pod| Task {
-            name: format!("{name}-{pod}"),
-            set: "default".to_owned(),
-            status: match on(number) {
-                Some(_) => TaskStatus::Running,
-                None => TaskStatus::Pending,
-            },
-            node: on(number).map(|node| format!("node-{node}")),
-            cards: TaskGpuRequest::Whole(jobs.cards as i64),
-            cpu_millis: 1000,
-            memory: 1 << 30,
-            ..Task::default()
-        };
-        Job {
-            tasks: (0..jobs.pods).map(task).collect(),
-            queue: jobs.queues[number % 2].to_owned(),
-            priority: jobs.priority,
-            is_preemptible: true,
-            created: NOW - Duration::from_secs(number as u64),
-            root: SubGroupSet {
-                sets: vec![PodSet {
-                    name: "default".to_owned(),
-                    min_available: jobs.pods,
-                    topology: None,
-                }],
-                ..SubGroupSet::default()
-            },
-            name,
-            ..Job::default()
-        }
-    };
-    (0..jobs.count).map(job).collect()
+    (0..jobs.count)
+        .map(|number| {
+            let name = format!("{}-{number}", jobs.name);
+            Job {
+                tasks: (0..jobs.pods)
+                    .map(|pod| Task {
+                        name: format!("{name}-{pod}"),
+                        set: "default".to_owned(),
+                        status: match on(number) {
+                            Some(_) => TaskStatus::Running,
+                            None => TaskStatus::Pending,
+                        },
+                        node: on(number).map(|node| format!("node-{node}")),
+                        cards: TaskGpuRequest::Whole(jobs.cards as i64),
+                        cpu_millis: 1000,
+                        memory: 1 << 30,
+                        ..Task::default()
+                    })
+                    .collect(),
+                queue: jobs.queues[number % 2].to_owned(),
+                priority: jobs.priority,
+                is_preemptible: true,
+                created: NOW - Duration::from_secs(number as u64),
+                root: SubGroupSet {
+                    sets: vec![PodSet {
+                        name: "default".to_owned(),
+                        min_available: jobs.pods,
+                        topology: None,
+                    }],
+                    ..SubGroupSet::default()
+                },
+                name,
+                ..Job::default()
+            }
+        })
+        .collect()
 }
 
 /// A cluster whose nodes each run `running` one-card pods, in two queues without a quota. The jobs that wait belong to

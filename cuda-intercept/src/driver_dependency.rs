@@ -209,8 +209,10 @@ impl MappedLibrary {
         let header = self.header()?;
         let first = usize::try_from(header.e_phoff).ok()?;
         let places = 0..usize::from(header.e_phnum);
-        let at = move |place| first.checked_add(size_of::<Elf64_Phdr>().checked_mul(place)?);
-        Some(places.map_while(move |place| self.read(at(place)?)))
+        Some(places.map_while(move |place| {
+            let at = first.checked_add(size_of::<Elf64_Phdr>().checked_mul(place)?)?;
+            self.read(at)
+        }))
     }
 
     /// The offset in the file of what the loader will map at an address.
@@ -230,9 +232,10 @@ impl MappedLibrary {
                 .p_offset,
         )
         .ok()?;
-        let at =
-            move |place: usize| start.checked_add(size_of::<DynamicEntry>().checked_mul(place)?);
-        let entries = (0..).map_while(move |place| self.read::<DynamicEntry>(at(place)?));
+        let entries = (0..).map_while(move |place| {
+            let at = start.checked_add(size_of::<DynamicEntry>().checked_mul(place)?)?;
+            self.read::<DynamicEntry>(at)
+        });
         Some(entries.take_while(|entry| entry.tag != 0))
     }
 

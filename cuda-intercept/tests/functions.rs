@@ -71,11 +71,12 @@ fn declared(header: &str) -> BTreeSet<String> {
 }
 
 fn is_function(word: &str) -> bool {
-    let is_name = |rest: &str| rest.starts_with(|first: char| first.is_ascii_uppercase());
     let rest = word
         .strip_prefix("cu")
         .or_else(|| word.strip_prefix("nvml"));
-    !word.ends_with("_t") && rest.is_some_and(is_name) && is_of_interest(word)
+    !word.ends_with("_t")
+        && rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()))
+        && is_of_interest(word)
 }
 
 /// The words of a line, each with the character after it.
@@ -99,8 +100,10 @@ fn without_comments(header: &str) -> String {
         rest = comment.split_once("*/").map_or("", |(_, after)| after);
     }
     text.push_str(rest);
-    let code = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
-    text.lines().map(code).collect::<Vec<_>>().join("\n")
+    text.lines()
+        .map(|line| line.split("//").next().unwrap_or_default().to_owned())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The functions that the list has for a version.
@@ -145,12 +148,15 @@ fn headers() -> Option<PathBuf> {
 }
 
 fn in_headers(folder: &Path, files: &[&str]) -> BTreeSet<String> {
-    let read = |file: &&str| {
-        let path = folder.join(file);
-        let text = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        declared(&String::from_utf8_lossy(&text))
-    };
-    files.iter().flat_map(read).collect()
+    files
+        .iter()
+        .flat_map(|file| {
+            let path = folder.join(file);
+            let text =
+                fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            declared(&String::from_utf8_lossy(&text))
+        })
+        .collect()
 }
 
 #[test]

@@ -300,19 +300,22 @@ impl AccountFiles {
         let claimed: Vec<_> = (0..self.cards.len())
             .map(|card| usage.claimed_by(process.owner, card).0)
             .collect();
-        let window = |(card, now): (usize, &Bytes)| {
-            // A process that entered since then had claimed nothing.
-            let before = begun
-                .and_then(|begun| begun.get(card))
-                .copied()
-                .unwrap_or_default();
-            let highest = usage.take_high(process.owner, card).max(before).max(*now);
-            ClaimWindow {
-                lowest: before.min(*now),
-                highest,
-            }
-        };
-        let claims = claimed.iter().enumerate().map(window).collect();
+        let claims = claimed
+            .iter()
+            .enumerate()
+            .map(|(card, now)| {
+                // A process that entered since then had claimed nothing.
+                let before = begun
+                    .and_then(|begun| begun.get(card))
+                    .copied()
+                    .unwrap_or_default();
+                let highest = usage.take_high(process.owner, card).max(before).max(*now);
+                ClaimWindow {
+                    lowest: before.min(*now),
+                    highest,
+                }
+            })
+            .collect();
         ProcessClaims {
             process: live,
             claims,

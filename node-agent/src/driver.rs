@@ -217,11 +217,13 @@ impl NvmlDriver {
 }
 
 fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, DriverInventory), DriverError> {
-    let load = |source| DriverError::Load {
-        library: library.to_string_lossy().into_owned(),
-        source,
-    };
-    let nvml = Nvml::builder().lib_path(library).init().map_err(load)?;
+    let nvml = Nvml::builder()
+        .lib_path(library)
+        .init()
+        .map_err(|source| DriverError::Load {
+            library: library.to_string_lossy().into_owned(),
+            source,
+        })?;
     let mute = |version: &str, what| {
         let version = version.to_owned();
         move |source| DriverError::Mute {
@@ -346,8 +348,10 @@ impl NvmlThread {
 
     fn read(&mut self) -> Vec<CardReading> {
         let (nvml, loads) = (&self.nvml, &mut self.loads);
-        let mut of = |card: &FoundCard| read(nvml, card, loads.entry(card.uuid).or_default());
-        self.cards.iter().map(&mut of).collect()
+        self.cards
+            .iter()
+            .map(|card| read(nvml, card, loads.entry(card.uuid).or_default()))
+            .collect()
     }
 
     /// Whether the driver went away, or its number of cards changed.
@@ -371,8 +375,12 @@ impl NvmlThread {
         };
         self.nvml = nvml;
         self.count = found.count;
-        let is_new = |card: &FoundCard| !self.cards.iter().any(|known| known.uuid == card.uuid);
-        new.extend(found.cards.into_iter().filter(is_new));
+        new.extend(
+            found
+                .cards
+                .into_iter()
+                .filter(|card| !self.cards.iter().any(|known| known.uuid == card.uuid)),
+        );
         self.cards.extend(new.iter().cloned());
         true
     }

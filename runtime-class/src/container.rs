@@ -339,10 +339,18 @@ mod tests {
                 whole.mounts.iter().find(|m| !m.options.contains(&"ro")),
                 None
             );
-            let account = |m: &&ContainerMount| m.container_path == "/.apportion/limits";
-            assert!(whole.mounts.iter().any(|m| account(&m)));
-            let libraries = |m: &&ContainerMount| m.container_path.contains("libapportion");
-            assert!(!whole.mounts.iter().any(|m| libraries(&m)));
+            assert!(
+                whole
+                    .mounts
+                    .iter()
+                    .any(|m| m.container_path == "/.apportion/limits")
+            );
+            assert!(
+                !whole
+                    .mounts
+                    .iter()
+                    .any(|m| m.container_path.contains("libapportion"))
+            );
             let cards = |edits: &ContainerEdits| {
                 let mounts = edits.mounts.iter();
                 mounts

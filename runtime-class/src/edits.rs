@@ -87,19 +87,21 @@ mod tests {
     use apportion_abi::{Bytes, Share};
 
     fn grant(share: Share, limits: &[u64]) -> Grant {
-        let card = |(minor, limit): (u32, &u64)| GrantedCard {
-            uuid: format!("GPU-{minor}"),
-            minor: Some(minor),
-            cuda_ordinal: None,
-            limit: Bytes::from_mib(*limit),
-            allocatable: Bytes::from_mib(1000),
-        };
         Grant {
             id: "1-1".into(),
             account: "/run/apportion/accounts/a1".into(),
             library: "/usr/lib/apportion/libapportion_cuda.so".into(),
             share,
-            cards: (0..).zip(limits).map(card).collect(),
+            cards: (0..)
+                .zip(limits)
+                .map(|(minor, limit)| GrantedCard {
+                    uuid: format!("GPU-{minor}"),
+                    minor: Some(minor),
+                    cuda_ordinal: None,
+                    limit: Bytes::from_mib(*limit),
+                    allocatable: Bytes::from_mib(1000),
+                })
+                .collect(),
             driver_limit: None,
         }
     }

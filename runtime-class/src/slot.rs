@@ -95,10 +95,6 @@ pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> S
         driver_limit: None,
     };
     let ContainerEdits { env, mounts, .. } = edits(&nobody, kind.target(files));
-    let here = |mount: ContainerMount| ContainerMount {
-        host_path: format!("{folder}/{}", link(&mount.container_path)),
-        ..mount
-    };
     let cards = matches!(files.driver, DriverFiles::Simulated { .. }).then(|| ContainerMount {
         host_path: format!("{folder}/{SIM_CARDS}"),
         container_path: CONTAINER_SIM_CARDS.to_owned(),
@@ -106,7 +102,14 @@ pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> S
     });
     SlotResponse {
         env,
-        mounts: mounts.into_iter().map(here).chain(cards).collect(),
+        mounts: mounts
+            .into_iter()
+            .map(|mount| ContainerMount {
+                host_path: format!("{folder}/{}", link(&mount.container_path)),
+                ..mount
+            })
+            .chain(cards)
+            .collect(),
         devices: (format!("{folder}/{DEVICES}"), CONTAINER_DEVICES),
     }
 }
@@ -171,19 +174,21 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn grant(minors: &[u32]) -> Grant {
-        let card = |minor: &u32| GrantedCard {
-            uuid: format!("GPU-{minor}"),
-            minor: Some(*minor),
-            cuda_ordinal: None,
-            limit: Bytes::from_mib(1000),
-            allocatable: Bytes::from_mib(4000),
-        };
         Grant {
             id: "1-1".into(),
             account: "/run/apportion/accounts/1-1".into(),
             library: "/lib/libapportion_cuda.so".into(),
             share: Share::Memory(Bytes::from_mib(1000)),
-            cards: minors.iter().map(card).collect(),
+            cards: minors
+                .iter()
+                .map(|minor| GrantedCard {
+                    uuid: format!("GPU-{minor}"),
+                    minor: Some(*minor),
+                    cuda_ordinal: None,
+                    limit: Bytes::from_mib(1000),
+                    allocatable: Bytes::from_mib(4000),
+                })
+                .collect(),
             driver_limit: None,
         }
     }
@@ -263,9 +268,12 @@ mod tests {
     fn whole_cards_come_without_the_library() {
         let whole = contents(&grant(&[3, 4]), &kinds()[0], Kind::Whole);
         for card in ["/dev/nvidia3", "/dev/nvidia4"] {
-            let is_its =
-                |of: &SlotContent| matches!(of, SlotContent::Device { of, .. } if of == card);
-            assert!(whole.iter().any(is_its), "{card}");
+            assert!(
+                whole
+                    .iter()
+                    .any(|of| matches!(of, SlotContent::Device { of, .. } if of == card)),
+                "{card}"
+            );
         }
         let answer = answer("w-0001", "/f", &kinds()[0], Kind::Whole);
         let names: Vec<_> = answer.env.iter().map(|(name, _)| *name).collect();

@@ -153,11 +153,19 @@ fn an_offender_is_evicted_where_nobody_says_otherwise_and_no_agent_may_kill() {
         let mut roles = of_kind(preset, "ClusterRole");
         roles.retain(|role| role["metadata"]["name"] == "apportion-agent");
         let rules = roles[0]["rules"].as_array().unwrap();
-        let may_evict = |rule: &Value| strings(&rule["resources"]).contains("pods/eviction");
-        assert!(rules.iter().any(may_evict), "{preset}");
+        assert!(
+            rules
+                .iter()
+                .any(|rule| strings(&rule["resources"]).contains("pods/eviction")),
+            "{preset}"
+        );
         // Policies of single namespaces are options.
-        let reads_namespaces = |rule: &Value| strings(&rule["resources"]).contains("namespaces");
-        assert!(!rules.iter().any(reads_namespaces), "{preset}");
+        assert!(
+            !rules
+                .iter()
+                .any(|rule| strings(&rule["resources"]).contains("namespaces")),
+            "{preset}"
+        );
     }
 }
 

@@ -136,8 +136,7 @@ fn plural(kind: &str) -> String {
 #[test]
 fn the_scheduler_may_do_what_it_does_and_no_more() {
     let read = object_kinds::kinds().flat_map(|(group, kind)| {
-        let right = move |verb: &str| (group.to_owned(), plural(kind), verb.to_owned());
-        ["list", "watch"].map(right)
+        ["list", "watch"].map(|verb| (group.to_owned(), plural(kind), verb.to_owned()))
     });
     let done: BTreeSet<Right> = read.chain(rights(DONE)).collect();
     let role = granted(&named("ClusterRole", "apportion-scheduler"));

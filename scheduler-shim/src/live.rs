@@ -58,7 +58,6 @@ use metrics::SchedulerMetrics;
 use model::ClusterModel;
 use query_server::SchedulerQuery;
 use standby::StandbyScheduler;
-use usage_recorder::UsageRecorder;
 use view::now;
 
 /// How long events are batched before a round. The events of one burst arrive together.
@@ -262,8 +261,13 @@ impl Work {
         let Ok(Ok(others)) = timeout_at(deadline, &mut self.others).await else {
             return;
         };
-        let is_open = |usage: &UsageRecorder| !usage.is_read();
-        while !self.listed.is_superset(&others) || self.model.usage.as_ref().is_some_and(is_open) {
+        while !self.listed.is_superset(&others)
+            || self
+                .model
+                .usage
+                .as_ref()
+                .is_some_and(|usage| !usage.is_read())
+        {
             match timeout_at(deadline, self.events.recv()).await {
                 Ok(Some(event)) => self.take(event),
                 Ok(None) | Err(_) => return,

@@ -3,7 +3,6 @@
 //! It has the options and variables of the agent's log. A pod has no terminal, so its log has no colours. In JSON the
 //! final error is a line of the log, too, so that machines can read everything.
 
-use std::fmt;
 use std::io::IsTerminal;
 
 use apportion_exit::CommandFailure;
@@ -63,10 +62,12 @@ impl LogOptions {
     }
 
     fn start(&self) -> Result<(), CommandFailure> {
-        let wrong = |problem: &dyn fmt::Display| CommandFailure::usage(format!("--log: {problem}"));
-        let filter = self.log.parse::<EnvFilter>();
+        let filter = self
+            .log
+            .parse::<EnvFilter>()
+            .map_err(|problem| CommandFailure::usage(format!("--log: {problem}")))?;
         let builder = tracing_subscriber::fmt()
-            .with_env_filter(filter.map_err(|error| wrong(&error))?)
+            .with_env_filter(filter)
             .with_writer(std::io::stderr);
         match self.log_format {
             LogFormat::Json => builder.json().init(),

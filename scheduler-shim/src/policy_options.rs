@@ -99,11 +99,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// An action by KAI's name, and a number.
 fn depth(text: &str) -> Result<(Action, usize), String> {
     let (name, jobs) = text.split_once('=').ok_or("expected ACTION=JOBS")?;
-    let named = |action: &Action| action_name(*action) == name;
     let searching = Action::ALL
         .into_iter()
         .filter(|action| *action != Action::EvictStaleGangs);
-    let Some(action) = searching.clone().find(named) else {
+    let Some(action) = searching
+        .clone()
+        .find(|action| action_name(*action) == name)
+    else {
         let known: Vec<&str> = searching.map(action_name).collect();
         return Err(format!(
             "unknown action {name}; expected one of {}",

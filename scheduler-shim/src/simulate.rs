@@ -61,9 +61,10 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
 /// The pod with this name, which may lack its namespace.
 fn find(snapshot: &ClusterSnapshot<'_>, name: &str) -> Result<String, CommandFailure> {
     let pods: BTreeSet<String> = snapshot.inventory.all("Pod").map(pods::name).collect();
-    let is_it =
-        |pod: &&String| *pod == name || pod.split_once('/').is_some_and(|(_, own)| own == name);
-    let found: Vec<&String> = pods.iter().filter(is_it).collect();
+    let found: Vec<&String> = pods
+        .iter()
+        .filter(|pod| *pod == name || pod.split_once('/').is_some_and(|(_, own)| own == name))
+        .collect();
     match found.as_slice() {
         [one] => Ok((*one).clone()),
         [] => {

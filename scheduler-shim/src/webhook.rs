@@ -29,12 +29,16 @@ fn serve(asked: &SchedulerWebhookOptions) -> Result<(), CommandFailure> {
                 _ = interrupt.recv() => {}
             }
         };
-        let started = |addresses: apportion_webhook::ListenAddresses| {
-            // Shows the ports if port 0 was chosen. A closed standard output is no error.
-            let apportion_webhook::ListenAddresses { questions, health } = addresses;
-            let _ = writeln!(std::io::stdout(), "questions {questions}\nhealth {health}");
-        };
-        let ended = apportion_webhook::run(options(asked), started, stop).await;
+        let ended = apportion_webhook::run(
+            options(asked),
+            |addresses| {
+                // Shows the ports if port 0 was chosen. A closed standard output is no error.
+                let apportion_webhook::ListenAddresses { questions, health } = addresses;
+                let _ = writeln!(std::io::stdout(), "questions {questions}\nhealth {health}");
+            },
+            stop,
+        )
+        .await;
         ended.map_err(|error| {
             CommandFailure::from_error(&error).hint("see `apportion-scheduler webhook --help`")
         })

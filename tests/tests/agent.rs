@@ -26,21 +26,22 @@ fn ledger(top: &Value) -> Vec<Value> {
         "created_at_ms",
         "account_dir",
     ];
-    let allocation = |allocation: &Value| {
-        let mut kept: Vec<Value> = fields
-            .iter()
-            .map(|name| allocation[*name].clone())
-            .collect();
-        for grant in allocation["grants"].as_array().into_iter().flatten() {
-            kept.extend(["card", "limit_bytes", "claimed_bytes"].map(|name| grant[name].clone()));
-        }
-        Value::Array(kept)
-    };
     top["allocations"]
         .as_array()
         .into_iter()
         .flatten()
-        .map(allocation)
+        .map(|allocation| {
+            let mut kept: Vec<Value> = fields
+                .iter()
+                .map(|name| allocation[*name].clone())
+                .collect();
+            for grant in allocation["grants"].as_array().into_iter().flatten() {
+                kept.extend(
+                    ["card", "limit_bytes", "claimed_bytes"].map(|name| grant[name].clone()),
+                );
+            }
+            Value::Array(kept)
+        })
         .collect()
 }
 
@@ -244,11 +245,9 @@ fn commands_that_race_start_one_agent() {
     for victim in &mut victims {
         victim.step("total").ok();
     }
-    let is_agent = |line: &str| line.contains("apportion-agent") && !line.contains("probe");
-    let agents = host
-        .leftovers()
-        .into_iter()
-        .filter(|process| is_agent(&process.command));
+    let agents = host.leftovers().into_iter().filter(|process| {
+        process.command.contains("apportion-agent") && !process.command.contains("probe")
+    });
     assert_eq!(agents.count(), 1);
     assert_eq!(allocations(&host.top()), 6);
 }
@@ -313,8 +312,11 @@ fn the_agent_keeps_no_right_that_its_table_does_not_name() {
     let agent = host.agent(&[]);
     let ours = ProcessPrivileges::of(Path::new("/proc/self"));
     let documented = ProcessPrivileges::documented("agent on a machine, started by root");
-    let has = |name: &&str| ours.capabilities.split(' ').any(|one| one == *name);
-    let wanted: Vec<&str> = documented.capabilities.split(' ').filter(has).collect();
+    let wanted: Vec<&str> = documented
+        .capabilities
+        .split(' ')
+        .filter(|name| ours.capabilities.split(' ').any(|one| one == *name))
+        .collect();
     let wanted = if wanted.is_empty() {
         ProcessPrivileges::documented("agent on a machine, started by a user").capabilities
     } else {

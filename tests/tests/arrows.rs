@@ -410,10 +410,9 @@ fn the_hooked_process_gets_a_closed_list_of_crates() {
     let metadata = metadata();
     let packages = packages(&metadata);
     for name in HOOKED {
-        let allowed = |n: &&str| HOOKED.contains(n) || IN_THE_HOOKED_PROCESS.contains(n);
         let wrong: Vec<_> = needs(packages[name])
             .into_iter()
-            .filter(|n| !allowed(n))
+            .filter(|n| !(HOOKED.contains(n) || IN_THE_HOOKED_PROCESS.contains(n)))
             .collect();
         assert!(
             wrong.is_empty(),
@@ -439,15 +438,16 @@ fn crates_outside_the_rooms_forbid_unsafe_code() {
 
 /// The root files of a package's libraries and programs.
 fn roots(package: &Package) -> impl Iterator<Item = &Utf8Path> {
-    let is_ours = |kind: &TargetKind| {
-        matches!(
-            kind,
-            TargetKind::Lib | TargetKind::RLib | TargetKind::CDyLib | TargetKind::Bin
-        )
-    };
     let targets = package.targets.iter();
     targets
-        .filter(move |target| target.kind.iter().any(is_ours))
+        .filter(move |target| {
+            target.kind.iter().any(|kind| {
+                matches!(
+                    kind,
+                    TargetKind::Lib | TargetKind::RLib | TargetKind::CDyLib | TargetKind::Bin
+                )
+            })
+        })
         .map(|target| target.src_path.as_path())
 }
 

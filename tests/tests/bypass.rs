@@ -91,9 +91,8 @@ fn a_process_that_takes_more_than_the_limit_is_reported() {
     let mut victim = host.victim(OPTIONS);
     victim.step("alloc 100M").ok();
     victim.step("bare alloc 3000M").ok();
-    let offences = |kind| host.metric("apportion_offences_total", &[kind]);
     eventually(PATIENCE, "it is seen", || {
-        offences("kind=\"overlimit\"") == Some(1.0)
+        host.metric("apportion_offences_total", &["kind=\"overlimit\""]) == Some(1.0)
     });
     victim.step("alloc 1").refused();
     victim.step("alloc 1M").refused();
@@ -110,8 +109,9 @@ fn under_the_policy_that_kills_the_offender_is_killed_and_nobody_else() {
     neighbour.step("alloc 1700M").ok();
     let child = victim.step("bare alloc 3000M").value();
     eventually(PATIENCE, "the offender is gone", || is_gone(child));
-    let killed = || host.metric("apportion_offences_total", &["kind=\"killed\""]);
-    eventually(PATIENCE, "it is counted", || killed() == Some(1.0));
+    eventually(PATIENCE, "it is counted", || {
+        host.metric("apportion_offences_total", &["kind=\"killed\""]) == Some(1.0)
+    });
     eventually(PATIENCE, "its memory is back", || {
         host.used() == 500 * MIB + 1700 * MIB + 2 * CONTEXT
     });
@@ -134,8 +134,9 @@ fn what_the_driver_takes_by_itself_for_a_program_at_its_limit_ends_nobody() {
         eventually(PATIENCE, "it is seen", || enforcement(&host) == "overlimit");
         victim.step("unasked 200M").ok();
         victim.step("alloc 1").refused();
-        let overhead = || host.top()["allocations"][0]["grants"][0]["overhead_bytes"].clone();
-        eventually(PATIENCE, "it counts", || overhead() == 240 * MIB);
+        eventually(PATIENCE, "it counts", || {
+            host.top()["allocations"][0]["grants"][0]["overhead_bytes"].clone() == 240 * MIB
+        });
         let mut looks = 0;
         eventually(PATIENCE, "it has been seen often", || {
             looks += 1;
@@ -163,8 +164,9 @@ fn a_program_that_takes_much_past_the_library_is_ended_though_it_charges() {
     victim.step(&format!("unasked {more}M")).ok();
     let pid = victim.pid().into();
     eventually(PATIENCE, "the offender is gone", || is_gone(pid));
-    let killed = || host.metric("apportion_offences_total", &["kind=\"killed\""]);
-    eventually(PATIENCE, "it is counted", || killed() == Some(1.0));
+    eventually(PATIENCE, "it is counted", || {
+        host.metric("apportion_offences_total", &["kind=\"killed\""]) == Some(1.0)
+    });
     neighbour.step("touch 0").ok();
 }
 
@@ -194,10 +196,12 @@ fn memory_that_comes_and_goes_is_never_taken_for_overhead() {
         victim.step("start").ok();
         victim.begin(&format!("churn {seed} 20000"));
     }
-    let overhead = || host.metric("apportion_container_memory_overhead_bytes", &[]);
     let (mut most, mut looks) = (0.0, 0);
     eventually(PATIENCE * 4, "the load ends", || {
-        most = overhead().unwrap_or_default().max(most);
+        most = host
+            .metric("apportion_container_memory_overhead_bytes", &[])
+            .unwrap_or_default()
+            .max(most);
         looks += 1;
         looks > 300
     });
@@ -221,6 +225,7 @@ fn further_contexts_count_no_less_than_they_take() {
     }
     victim.step("release").ok();
     assert_eq!(host.used(), 0);
-    let free = || host.top()["allocations"][0]["grants"][0]["used_bytes"] == 0;
-    eventually(PATIENCE, "all of it is given back", free);
+    eventually(PATIENCE, "all of it is given back", || {
+        host.top()["allocations"][0]["grants"][0]["used_bytes"] == 0
+    });
 }

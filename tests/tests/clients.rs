@@ -186,10 +186,11 @@ fn every_client_is_run() {
     let names = entries
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok());
-    let run =
-        |name: &String| ROWS.iter().any(|row| row.script == name) || ALONE.contains(&name.as_str());
     let left: Vec<_> = names
-        .filter(|name| name.ends_with(".py") && !run(name))
+        .filter(|name| {
+            name.ends_with(".py")
+                && !(ROWS.iter().any(|row| row.script == name) || ALONE.contains(&name.as_str()))
+        })
         .collect();
     assert_eq!(left, [""; 0]);
 }

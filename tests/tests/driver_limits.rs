@@ -208,17 +208,16 @@ fn a_program_that_goes_round_the_library_is_refused_at_the_limit() {
         return;
     };
     let _agent = node.agent(&[]);
-    let active = |backend| {
-        let labels = [&*format!("backend=\"{backend}\"")];
-        node.host.metric("apportion_driver_limits_active", &labels)
-    };
-    assert_eq!(active("misc"), Some(1.0));
+    let labels = ["backend=\"misc\""];
+    let active = node.host.metric("apportion_driver_limits_active", &labels);
+    assert_eq!(active, Some(1.0));
     node.grant();
     let mut client = node.group.program(&node.host);
     client.step("alloc 100M").ok();
     node.await_limit(Some(LIMIT));
-    let limited = || node.host.metric("apportion_driver_limited_containers", &[]);
-    eventually(PATIENCE, "it is counted", || limited() == Some(1.0));
+    eventually(PATIENCE, "it is counted", || {
+        node.host.metric("apportion_driver_limited_containers", &[]) == Some(1.0)
+    });
     client.step("alloc 1900M").ok();
     assert_eq!(node.host.used(), LIMIT, "the last byte of the limit");
     client.step("alloc 2M").refused();
@@ -304,11 +303,10 @@ fn the_limit_follows_the_share_and_is_lifted_with_the_last_process() {
     // The driver refuses a limit below what the container holds. So the old one stays until there is room.
     node.resize(&id, SHARE);
     client.step("alloc 200M").ok();
-    let refused = || {
-        node.host
-            .metric("apportion_driver_limit_failures_total", &[])
-    };
-    eventually(PATIENCE, "it is counted", || refused() >= Some(1.0));
+    eventually(PATIENCE, "it is counted", || {
+        let name = "apportion_driver_limit_failures_total";
+        node.host.metric(name, &[]) >= Some(1.0)
+    });
     client.step("free 1").ok();
     node.await_limit(Some(LIMIT));
     client.step("alloc 1000M").refused();

@@ -198,8 +198,9 @@ fn how_busy_a_card_is_shows() {
         utilisation,
     };
     host.ask(MachineRequest::Nvml(NvmlRequest::Control(control)));
-    let shown = || host.metric("apportion_gpu_utilisation_ratio", &[]);
-    eventually(PATIENCE, "it shows", || shown() == Some(0.75));
+    eventually(PATIENCE, "it shows", || {
+        host.metric("apportion_gpu_utilisation_ratio", &[]) == Some(0.75)
+    });
     assert_eq!(host.top()["cards"][0]["utilisation_percent"], 75);
 }
 

@@ -147,18 +147,19 @@ fn imports(root: &Path) -> Imports {
         for word in ["crate::", "super::", "self::"] {
             let at = text.match_indices(word).map(|(at, _)| at);
             // Not the middle of a longer path or name.
-            let is_start = |at: &usize| {
+            starts.extend(at.filter(|at| {
                 let before = text[..*at].chars().next_back();
                 before.is_none_or(|of| !of.is_alphanumeric() && of != '_' && of != ':')
-            };
-            starts.extend(at.filter(is_start));
+            }));
         }
         let by_name = text
             .match_indices("\nuse ")
             .map(|(at, word)| at + word.len());
         starts.extend(by_name);
-        let to = starts.iter().flat_map(|&at| paths(&text[at..]));
-        let to = to.filter_map(|path| target(&module, &path, &known));
+        let to = starts
+            .iter()
+            .flat_map(|&at| paths(&text[at..]))
+            .filter_map(|path| target(&module, &path, &known));
         // A module's own children are declared in it, and `main.rs` and `lib.rs` are above all.
         let to: BTreeSet<_> = to.filter(|to| *to != module && !to.is_empty()).collect();
         all.insert(module, to);
@@ -168,21 +169,24 @@ fn imports(root: &Path) -> Imports {
 
 /// Modules from which a path leads back to them.
 fn in_circles(imports: &Imports) -> Vec<String> {
-    let reaches_itself = |start: &ModulePath| {
-        let mut seen = BTreeSet::new();
-        let mut next: Vec<&ModulePath> = imports[start].iter().collect();
-        while let Some(module) = next.pop() {
-            if module == start {
-                return true;
-            }
-            if seen.insert(module) {
-                next.extend(imports.get(module).into_iter().flatten());
-            }
-        }
-        false
-    };
-    let found = imports.keys().filter(|module| reaches_itself(module));
+    let found = imports
+        .keys()
+        .filter(|start| reaches_itself(imports, start));
     found.map(|module| module.join("/")).collect()
+}
+
+fn reaches_itself(imports: &Imports, start: &ModulePath) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut next: Vec<&ModulePath> = imports[start].iter().collect();
+    while let Some(module) = next.pop() {
+        if module == start {
+            return true;
+        }
+        if seen.insert(module) {
+            next.extend(imports.get(module).into_iter().flatten());
+        }
+    }
+    false
 }
 
 #[test]

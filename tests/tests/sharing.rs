@@ -76,8 +76,7 @@ fn cards_that_differ_are_told_apart() {
     machine.cards[1].memory = machine.cards[1].reserved + 4000 * MIB;
     machine.cards[1].model = "NVIDIA Simulated L4".to_owned();
     let host = TestHost::with(&machine);
-    let uuid = |index: usize| host.card(index).uuid;
-    let mut half = host.victim(&["--gpu-fraction", "0.5", "--gpu", &uuid(1)]);
+    let mut half = host.victim(&["--gpu-fraction", "0.5", "--gpu", &host.card(1).uuid]);
     assert_eq!(total(&mut half), 2000 * MIB, "half of the small one");
     let mut tight = host.victim(&["--gpu-memory", "2000"]);
     tight.step("alloc 1700M").ok();

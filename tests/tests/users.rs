@@ -119,16 +119,15 @@ fn a_user_resumes_only_within_the_quota() {
 /// Connections to the agent that a user opens and keeps.
 fn connections(host: &TestHost, user: u32, count: usize) -> Vec<UnixStream> {
     let socket = host.instance().join(paths::AGENT_SOCKET);
-    let connect = move || {
+    let connected = std::thread::spawn(move || {
         // SAFETY: the call changes numbers of this thread only; libc's function would change all threads.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
         assert_eq!(changed, 0, "root may be anybody");
         let connected = (0..count).map(|_| UnixStream::connect(&socket));
         connected.collect::<Result<Vec<_>, _>>()
-    };
-    let connected = std::thread::spawn(connect)
-        .join()
-        .expect("it does not panic");
+    })
+    .join()
+    .expect("it does not panic");
     connected.expect("the socket is for all users")
 }
 

@@ -54,8 +54,9 @@ fn a_card_that_was_not_granted_can_be_used_and_is_reported() {
     victim.step("alloc 1").refused();
     victim.step("on 1").ok();
     victim.step("alloc 100M").ok();
-    let offences = || host.metric("apportion_offences_total", &["kind=\"ungranted\""]);
-    eventually(PATIENCE, "it is seen", || offences() == Some(1.0));
+    eventually(PATIENCE, "it is seen", || {
+        host.metric("apportion_offences_total", &["kind=\"ungranted\""]) == Some(1.0)
+    });
     victim.step("on 0").ok();
     victim.step("alloc 1").refused();
 }
@@ -103,8 +104,13 @@ fn variables(host: &TestHost, options: &[&str], before: &[(&str, &str)]) -> (Str
     let said = CommandOutput::by(command.envs(before.iter().copied())).well();
     let lines = said.out.trim().split_once('\n');
     let (order, visible) = lines.expect("both are set");
-    let number = |number: &str| number.parse().expect("a number, as vLLM reads it");
-    (order.to_owned(), visible.split(',').map(number).collect())
+    (
+        order.to_owned(),
+        visible
+            .split(',')
+            .map(|number| number.parse().expect("a number, as vLLM reads it"))
+            .collect(),
+    )
 }
 
 /// vLLM reads each entry of `CUDA_VISIBLE_DEVICES` as a number.
@@ -169,11 +175,9 @@ fn beside_a_lost_card_a_program_finds_the_names_of_its_cards() {
         lost: true,
     });
     host.ask(MachineRequest::Nvml(lost));
-    let visible = || {
+    eventually(PATIENCE, "it is named", || {
         let mut command = host.limited(&options, "printenv");
-        CommandOutput::by(command.arg("CUDA_VISIBLE_DEVICES"))
-            .well()
-            .out
-    };
-    eventually(PATIENCE, "it is named", || visible().trim() == uuid);
+        let visible = CommandOutput::by(command.arg("CUDA_VISIBLE_DEVICES"));
+        visible.well().out.trim() == uuid
+    });
 }

@@ -55,9 +55,11 @@ impl Driver {
         type Find = unsafe extern "C" fn(*const c_char) -> *mut c_void;
         // SAFETY: the signature is that of the function in `plugin.c`.
         let find = unsafe { library.get::<Find>(b"plugin_find\0") }.ok()?;
-        let named = |name: &str| CString::new(name).ok();
-        // SAFETY: the name is a C string.
-        let ask = |name: &str| named(name).map(|name| unsafe { find(name.as_ptr()) });
+        let ask = |name: &str| {
+            let name = CString::new(name).ok()?;
+            // SAFETY: the name is a C string.
+            Some(unsafe { find(name.as_ptr()) })
+        };
         let is_there = !ask("cuInit")?.is_null();
         is_there.then(|| Self::new(|name, _, _| ask(name).unwrap_or(ptr::null_mut())))
     }

@@ -274,13 +274,16 @@ impl VictimProgram {
         let driver = self.driver()?;
         let mut context = 0;
         result(driver.cuDevicePrimaryCtxRetain(Some(&mut context), 0))?;
-        let allocate = || {
-            let mut pointer = UNTOUCHED;
-            result(driver.cuCtxSetCurrent(context))?;
-            result(driver.cuMemAlloc_v2(Some(&mut pointer), bytes))
-        };
         let given = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..count).map(|_| scope.spawn(allocate)).collect();
+            let threads: Vec<_> = (0..count)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut pointer = UNTOUCHED;
+                        result(driver.cuCtxSetCurrent(context))?;
+                        result(driver.cuMemAlloc_v2(Some(&mut pointer), bytes))
+                    })
+                })
+                .collect();
             threads
                 .into_iter()
                 .map(|thread| thread.join())

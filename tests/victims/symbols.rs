@@ -20,8 +20,9 @@ pub(crate) fn driver(name: &str) -> Option<Driver> {
 /// Every function of the library that was loaded under this name, with its address.
 fn of_loaded(name: &str) -> Option<HashMap<String, usize>> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
-    let is_its = |line: &&str| line.ends_with(name) && line.split(' ').nth(2) == Some("00000000");
-    let first = maps.lines().find(is_its)?;
+    let first = maps
+        .lines()
+        .find(|line| line.ends_with(name) && line.split(' ').nth(2) == Some("00000000"))?;
     let base = usize::from_str_radix(first.split('-').next()?, 16).ok()?;
     let path = first.split_whitespace().nth(5)?;
     symbols(&fs::read(path).ok()?, base)
@@ -32,8 +33,7 @@ fn symbols(file: &[u8], base: usize) -> Option<HashMap<String, usize>> {
     let sections = number(file, 0x28, 8)?;
     let (size, count) = (number(file, 0x3a, 2)?, number(file, 0x3c, 2)?);
     let mut headers = (0..count).map(|index| sections + index * size);
-    let of_type = |at: &usize| number(file, at + 4, 4) == Some(DYNAMIC_SYMBOLS);
-    let table = headers.find(of_type)?;
+    let table = headers.find(|at| number(file, at + 4, 4) == Some(DYNAMIC_SYMBOLS))?;
     let strings = number(
         file,
         sections + number(file, table + 0x28, 4)? * size + 0x18,
@@ -44,8 +44,10 @@ fn symbols(file: &[u8], base: usize) -> Option<HashMap<String, usize>> {
         number(file, table + 0x20, 8)?,
     );
     let defined = (start..start + length).step_by(24).filter_map(|at| {
-        let name = file.get(strings + number(file, at, 4)?..)?;
-        let name = name.split(|byte| *byte == 0).next()?;
+        let name = file
+            .get(strings + number(file, at, 4)?..)?
+            .split(|byte| *byte == 0)
+            .next()?;
         let value = number(file, at + 8, 8).filter(|value| *value != 0)?;
         Some((String::from_utf8_lossy(name).into_owned(), base + value))
     });

@@ -5,7 +5,7 @@
 //! only a real machine shows stays untested here: its memory ordering, its branch protection, and kernels with pages of
 //! 64 KiB.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
@@ -72,7 +72,8 @@ pub(crate) fn test(workspace: &Workspace, platform: Platform, args: &[String]) -
             println!("left out: {test} ({why})");
         }
     }
-    let prepare = |program: &mut Command| {
+    let jobs = thread::available_parallelism()?.get();
+    let tally = test_programs::run(&programs, jobs, &|program| {
         program.env("APPORTION_STAGED", &staged).args(args);
         if is_emulated {
             program.env("QEMU_LD_PREFIX", &libraries);
@@ -81,9 +82,7 @@ pub(crate) fn test(workspace: &Workspace, platform: Platform, args: &[String]) -
                 program.args(["--skip", test]);
             }
         }
-    };
-    let jobs = thread::available_parallelism()?.get();
-    let tally = test_programs::run(&programs, jobs, &prepare);
+    });
     println!("{tally}");
     Ok(match tally.failed {
         0 => ExitCode::SUCCESS,

@@ -52,8 +52,11 @@ pub(crate) struct FrameworkOptions {
 
 /// Runs the frameworks and prints the table. Fails if a check failed.
 pub(crate) fn perform(workspace: &Workspace, options: &FrameworkOptions) -> Result<ExitCode> {
-    let known = |name: &String| FRAMEWORKS.iter().any(|framework| framework.name == name);
-    if let Some(name) = options.names.iter().find(|name| !known(name)) {
+    if let Some(name) = options
+        .names
+        .iter()
+        .find(|name| !FRAMEWORKS.iter().any(|framework| framework.name == *name))
+    {
         bail!("there is no framework {name:?}; hint: `cargo xtask frameworks --list`");
     }
     if options.list {

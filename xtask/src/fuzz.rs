@@ -131,19 +131,21 @@ fn fuzz_all(folders: &FuzzFolders, chosen: &[&str], seconds: u32) -> Result<Exit
         "target", "runs", "runs/s", "coverage", "inputs"
     );
     let waiting = Mutex::new(chosen.iter());
-    let next = || waiting.lock().ok()?.next();
-    let work = || -> Result<bool> {
-        let mut is_clean = true;
-        while let Some(target) = next() {
-            let stats = folders.fuzz(target, seconds)?;
-            println!("{target:width$}  {stats}");
-            is_clean &= stats.failure.is_none();
-        }
-        Ok(is_clean)
-    };
     let is_clean = thread::scope(|scope| {
         let workers: Vec<_> = (0..workers.min(chosen.len()))
-            .map(|_| scope.spawn(work))
+            .map(|_| {
+                scope.spawn(|| -> Result<bool> {
+                    let mut is_clean = true;
+                    while let Some(target) =
+                        waiting.lock().ok().and_then(|mut waiting| waiting.next())
+                    {
+                        let stats = folders.fuzz(target, seconds)?;
+                        println!("{target:width$}  {stats}");
+                        is_clean &= stats.failure.is_none();
+                    }
+                    Ok(is_clean)
+                })
+            })
             .collect();
         let results = workers
             .into_iter()

@@ -245,19 +245,20 @@ fn packages<'a>(files: impl Iterator<Item = &'a Path>) -> BTreeSet<SbomComponent
         .unwrap_or("debian")
         .trim_matches('"')
         .to_owned();
-    let package = |file: &Path| {
-        // dpkg's database has the path from before /lib became a link.
-        let older = Path::new("/").join(file.strip_prefix("/usr").ok()?);
-        [file, &older].into_iter().find_map(|file| {
-            let found = stdout_of(Command::new("dpkg-query").arg("--search").arg(file)).ok()?;
-            let (package, _) = found.split_once(": ")?;
-            let format = "--showformat=${Package} ${Version} ${Architecture}";
-            let shown =
-                stdout_of(Command::new("dpkg-query").args(["--show", format, package])).ok()?;
-            of_debian(&system, &shown)
+    files
+        .filter_map(|file| {
+            // dpkg's database has the path from before /lib became a link.
+            let older = Path::new("/").join(file.strip_prefix("/usr").ok()?);
+            [file, &older].into_iter().find_map(|file| {
+                let found = stdout_of(Command::new("dpkg-query").arg("--search").arg(file)).ok()?;
+                let (package, _) = found.split_once(": ")?;
+                let format = "--showformat=${Package} ${Version} ${Architecture}";
+                let shown =
+                    stdout_of(Command::new("dpkg-query").args(["--show", format, package])).ok()?;
+                of_debian(&system, &shown)
+            })
         })
-    };
-    files.filter_map(package).collect()
+        .collect()
 }
 
 /// Parses `libc6 2.36-9+deb12u10 amd64`.

@@ -134,9 +134,8 @@ fn programs(workspace: &Workspace, release: bool) -> process::Command {
         return cargo;
     }
     let mut cargo = workspace.cargo_build_for_tests();
-    let is_library = |row: &&StagedFile| row.made.ends_with(".so");
     cargo.arg("--lib");
-    let programs = ROWS.iter().filter(|row| !is_library(row));
+    let programs = ROWS.iter().filter(|row| !row.made.ends_with(".so"));
     cargo.args(programs.flat_map(|row| ["--bin", row.made]));
     cargo
 }

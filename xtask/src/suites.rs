@@ -62,7 +62,7 @@ pub(crate) fn test(
         Some(jobs) => usize::try_from(jobs)?,
         None => thread::available_parallelism()?.get(),
     };
-    let prepare = |program: &mut Command| {
+    let mut tally = test_programs::run(&programs, jobs, &|program| {
         program.env(STAGED, &staged).env(GPU_PACK, &pack).args(args);
         if let Ok(python) = &python {
             program.env(PYTHON, python);
@@ -70,8 +70,7 @@ pub(crate) fn test(
         if let Ok(headers) = &headers {
             program.env(HEADERS, headers);
         }
-    };
-    let mut tally = test_programs::run(&programs, jobs, &prepare);
+    });
     if !is_quick {
         tally += count(with(&mut loom(workspace), args))?;
     }
@@ -87,10 +86,10 @@ pub(crate) fn test(
         }
     }
     if is_quick {
-        let long = LONG
+        let long: Vec<_> = LONG
             .iter()
-            .map(|(package, target)| format!("{package} {target}"));
-        let long: Vec<_> = long.collect();
+            .map(|(package, target)| format!("{package} {target}"))
+            .collect();
         println!("left out: loom, {} (--quick)", long.join(", "));
     }
     println!("{tally}");

@@ -28,24 +28,25 @@ pub(super) fn settled(
     instance: &TargetInstance,
     programs: &[DemoProgram],
 ) -> Result<ListReply, CommandFailure> {
-    let is_reported = |list: &ListReply, program: &DemoProgram| {
-        let allocated_bytes = program.report.as_ref().map(|report| report.taken_bytes);
-        let reported_bytes =
-            grant(list, program).map(|grant| grant.nvml_bytes.min(grant.used_bytes));
-        reported_bytes
-            .zip(allocated_bytes)
-            .is_some_and(|(reported_bytes, allocated_bytes)| reported_bytes >= allocated_bytes)
-    };
     eventually(instance, "see the programs' memory", |list| {
         programs.iter().all(|program| is_reported(list, program))
     })
 }
 
+fn is_reported(list: &ListReply, program: &DemoProgram) -> bool {
+    let allocated_bytes = program.report.as_ref().map(|report| report.taken_bytes);
+    let reported_bytes = grant(list, program).map(|grant| grant.nvml_bytes.min(grant.used_bytes));
+    reported_bytes
+        .zip(allocated_bytes)
+        .is_some_and(|(reported_bytes, allocated_bytes)| reported_bytes >= allocated_bytes)
+}
+
 /// Waits until none of our programs has an allocation.
 pub(super) fn all_given_back(instance: &TargetInstance) -> Result<(), CommandFailure> {
-    let is_ours = |name: &str| super::PROGRAMS.iter().any(|(ours, _)| *ours == name);
     eventually(instance, "see the programs end", |list: &ListReply| {
-        list.allocations.iter().all(|found| !is_ours(&found.name))
+        list.allocations
+            .iter()
+            .all(|found| !super::PROGRAMS.iter().any(|(ours, _)| *ours == found.name))
     })
     .map(drop)
 }

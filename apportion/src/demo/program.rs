@@ -93,12 +93,11 @@ impl DemoProgram {
         mib: u64,
         card: &str,
     ) -> Result<String, CommandFailure> {
-        let failed = || CommandFailure::new("failed to start a third program");
         let mut command = run(instance, mib, card)?;
         let output = command
             .args(["--", "true"])
             .output()
-            .map_err(|e| failed().because(e))?;
+            .map_err(|e| CommandFailure::new("failed to start a third program").because(e))?;
         if output.status.success() {
             return Err(CommandFailure::new(format!(
                 "{mib} MiB were given although they were not free"

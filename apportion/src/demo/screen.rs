@@ -97,24 +97,28 @@ impl DemoScreen {
             .unwrap_or_default();
         let node = list.node.clone().unwrap_or_default();
         let kind = if node.simulated { ", simulated" } else { "" };
-        let row = |(program, (key, _)): (&DemoProgram, (&'static str, TextRole))| {
-            let grant = grant(list, program.name).cloned().unwrap_or_default();
-            let report = program.report.as_ref();
-            DemoProgramRow {
-                key,
-                name: program.name,
-                limit: program.limit,
-                reported: Bytes(report.map_or(0, |report| report.cuda_total_bytes)),
-                used: Bytes(grant.used_bytes),
-                refused: Bytes(grant.last_denied_bytes),
-                error: report.map_or_else(String::new, |report| report.refused_with.clone()),
-            }
-        };
         Self {
             gpu: format!("{} (driver {}{kind})", card.model, node.driver_version),
             total: Bytes(card.allocatable_bytes),
             free: Bytes(card.free_bytes),
-            rows: programs.iter().zip(KEYS).map(row).collect(),
+            rows: programs
+                .iter()
+                .zip(KEYS)
+                .map(|(program, (key, _))| {
+                    let grant = grant(list, program.name).cloned().unwrap_or_default();
+                    let report = program.report.as_ref();
+                    DemoProgramRow {
+                        key,
+                        name: program.name,
+                        limit: program.limit,
+                        reported: Bytes(report.map_or(0, |report| report.cuda_total_bytes)),
+                        used: Bytes(grant.used_bytes),
+                        refused: Bytes(grant.last_denied_bytes),
+                        error: report
+                            .map_or_else(String::new, |report| report.refused_with.clone()),
+                    }
+                })
+                .collect(),
             refusal: sentence(refusal, uuid),
         }
     }
@@ -143,14 +147,13 @@ impl DemoScreen {
 
     /// The GPU's memory as one line.
     fn bar(&self, paint: ColorMode) -> String {
-        let cells = |bytes: Bytes| {
-            let cells = u128::from(bytes.0) * u128::from(CELLS) / u128::from(self.total.0.max(1));
-            usize::try_from(cells).unwrap_or_default().max(1)
-        };
         let mut bar = String::new();
         let mut left = usize::try_from(CELLS).unwrap_or_default();
         for (row, (key, role)) in self.rows.iter().zip(KEYS) {
-            let taken = cells(row.used).min(left);
+            let total = u128::from(self.total.0.max(1));
+            let cells = u128::from(row.used.0) * u128::from(CELLS) / total;
+            let cells = usize::try_from(cells).unwrap_or_default().max(1);
+            let taken = cells.min(left);
             left -= taken;
             bar.push_str(&paint.text(role, &key.repeat(taken)));
         }

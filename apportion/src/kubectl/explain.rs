@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use apportion::output;
 use apportion_abi::EscapedText;
-use apportion_crds::{GpuHolder, GpuNode, PodGroup, Queue};
+use apportion_crds::{GpuNode, PodGroup, Queue};
 use apportion_exit::CommandFailure;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
@@ -174,10 +174,12 @@ impl RelatedObjects {
     fn shares(&self, pod: &Pod) -> Vec<ExplainedShare> {
         let status = self.node.as_ref().and_then(|node| node.status.clone());
         let (namespace, name) = (pod.namespace(), Some(pod.name_any()));
-        let is_its = |holder: &GpuHolder| holder.namespace == namespace && holder.pod == name;
         let cards = status.unwrap_or_default().cards;
         let shares = cards.into_iter().flat_map(|card| {
-            let holders = card.holders.into_iter().filter(is_its);
+            let holders = card
+                .holders
+                .into_iter()
+                .filter(|holder| holder.namespace == namespace && holder.pod == name);
             let (gpu, uuid) = (card.index, card.uuid);
             holders.map(move |holder| ExplainedShare {
                 gpu,

@@ -101,19 +101,21 @@ pub(crate) async fn nodes(cluster: &ClusterConnection) -> Result<Vec<GpuNode>, C
 
 /// The GPUs of the nodes.
 pub(crate) fn of(nodes: &[GpuNode]) -> Vec<NodeGpu> {
-    let of_node = |node: &GpuNode| {
-        let (name, ready) = (
-            node.name_any(),
-            ready(node).map(|ready| ready.status.clone()),
-        );
-        let cards = node.status.clone().unwrap_or_default().cards;
-        cards.into_iter().map(move |card| NodeGpu {
-            node: name.clone(),
-            ready: ready.clone().unwrap_or_else(|| "Unknown".to_owned()),
-            card,
+    nodes
+        .iter()
+        .flat_map(|node| {
+            let (name, ready) = (
+                node.name_any(),
+                ready(node).map(|ready| ready.status.clone()),
+            );
+            let cards = node.status.clone().unwrap_or_default().cards;
+            cards.into_iter().map(move |card| NodeGpu {
+                node: name.clone(),
+                ready: ready.clone().unwrap_or_else(|| "Unknown".to_owned()),
+                card,
+            })
         })
-    };
-    nodes.iter().flat_map(of_node).collect()
+        .collect()
 }
 
 /// A table, followed by a sentence for each node that gives no shares.

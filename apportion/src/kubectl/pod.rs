@@ -36,11 +36,11 @@ pub(crate) fn has_share(pod: &Pod) -> bool {
 }
 
 fn asks_by_annotation(pod: &Pod) -> impl Iterator<Item = String> + '_ {
-    let is_ask =
-        |name: &str| names::REQUEST.contains(&name) || name.starts_with(names::PER_CONTAINER);
     let all = pod.annotations().iter();
-    all.filter(move |(name, _)| is_ask(name))
-        .map(|(name, value)| format!("{name}: {value}"))
+    all.filter(move |(name, _)| {
+        names::REQUEST.contains(&name.as_str()) || name.starts_with(names::PER_CONTAINER)
+    })
+    .map(|(name, value)| format!("{name}: {value}"))
 }
 
 /// What the pod requests of GPUs.

@@ -75,13 +75,13 @@ async fn leader(cluster: &ClusterConnection) -> Result<Pod, CommandFailure> {
     };
     let pods = Api::namespaced(client(), namespace);
     let pods: Vec<Pod> = cluster.listed(pods, "pods", labelled()).await?;
-    // On the host network, a pod has its node's host name.
-    let is_it = |pod: &Pod| {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        pod.name_any() == *host || (is_on_host(pod) && node == Some(host.as_str()))
-    };
     let alone = pods.len() == 1;
-    let mut pods = pods.into_iter().filter(|pod| alone || is_it(pod));
+    let mut pods = pods.into_iter().filter(|pod| {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        // On the host network, a pod has its node's host name.
+        let is_on_node = is_on_host(pod) && node == Some(host.as_str());
+        alone || pod.name_any() == *host || is_on_node
+    });
     pods.next().ok_or_else(|| {
         CommandFailure::new(format!(
             "the scheduler that leads, {host}, has no pod in {namespace}"

@@ -92,20 +92,25 @@ impl ShareProposal {
                 ask.cards.is_empty() || uuid.is_ok_and(|uuid| ask.cards.contains(&uuid))
             })
             .collect();
-        let is_sizeless = |card: &&v1::Card| card.allocatable_bytes == 0;
-        if let Some(card) = wanted.first().filter(|_| wanted.iter().all(is_sizeless)) {
+        if let Some(card) = wanted
+            .first()
+            .filter(|_| wanted.iter().all(|card| card.allocatable_bytes == 0))
+        {
             return Err(sizeless(card));
         }
         let placement = apportion_policy::place(&ask.request, &candidates)
             .map_err(|refusal| refused(&refusal))?;
-        let share = |ask: &apportion_abi::CardRequest| v1::Share {
-            card: printed(list, ask.card),
-            bytes: ask.bytes.0,
-        };
         let key = format!("run-{}-{}", process::id(), now_nanoseconds());
         Ok(Self {
             key,
-            shares: placement.asks.iter().map(share).collect(),
+            shares: placement
+                .asks
+                .iter()
+                .map(|ask| v1::Share {
+                    card: printed(list, ask.card),
+                    bytes: ask.bytes.0,
+                })
+                .collect(),
         })
     }
 }

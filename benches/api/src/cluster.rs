@@ -124,8 +124,13 @@ impl BenchCluster {
             .await?;
         }
         let mut bound = self.bound.clone();
-        let is_ours = |name: &&String| name.starts_with("reclaim-");
-        let all = bound.wait_for(|bound| bound.keys().filter(is_ours).count() == count);
+        let all = bound.wait_for(|bound| {
+            bound
+                .keys()
+                .filter(|name| name.starts_with("reclaim-"))
+                .count()
+                == count
+        });
         timeout(PATIENCE, all)
             .await
             .context("the reclaim is not done")??;

@@ -213,12 +213,14 @@ async fn at_once(
     count: usize,
     whole_cards: bool,
 ) -> Result<(Vec<Duration>, Duration)> {
-    let ask = |number: usize| match number % 2 {
-        _ if whole_cards => BenchPodRequest::Card,
-        0 => BenchPodRequest::Card,
-        _ => BenchPodRequest::Half,
-    };
-    let pods = (0..count).map(|number| (format!("pod-{number}"), ask(number)));
+    let pods = (0..count).map(|number| {
+        let ask = match number % 2 {
+            _ if whole_cards => BenchPodRequest::Card,
+            0 => BenchPodRequest::Card,
+            _ => BenchPodRequest::Half,
+        };
+        (format!("pod-{number}"), ask)
+    });
     cluster.times_of(pods.collect()).await
 }
 

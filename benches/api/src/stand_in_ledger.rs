@@ -10,18 +10,19 @@ const CARD: u64 = 80 << 30;
 
 /// A ledger of idle cards.
 pub(crate) fn idle(node: usize, cards: usize) -> v1::ListReply {
-    let card = |index: usize| v1::Card {
-        uuid: format!("GPU-{node:08x}-0000-0000-0000-{index:012x}"),
-        model: "NVIDIA H100 80GB HBM3".to_owned(),
-        index: u32::try_from(index).unwrap_or(0),
-        total_bytes: CARD,
-        allocatable_bytes: CARD,
-        free_bytes: CARD,
-        health: v1::CardHealth::Healthy.into(),
-        ..v1::Card::default()
-    };
     v1::ListReply {
-        cards: (0..cards).map(card).collect(),
+        cards: (0..cards)
+            .map(|index| v1::Card {
+                uuid: format!("GPU-{node:08x}-0000-0000-0000-{index:012x}"),
+                model: "NVIDIA H100 80GB HBM3".to_owned(),
+                index: u32::try_from(index).unwrap_or(0),
+                total_bytes: CARD,
+                allocatable_bytes: CARD,
+                free_bytes: CARD,
+                health: v1::CardHealth::Healthy.into(),
+                ..v1::Card::default()
+            })
+            .collect(),
         ..v1::ListReply::default()
     }
 }
@@ -57,17 +58,20 @@ fn shortfall(ledger: &v1::ListReply, shares: &[v1::Share]) -> Option<v1::Shortfa
 }
 
 fn enter(ledger: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::Allocation {
-    let grant = |share: v1::Share| v1::Grant {
-        card: share.card,
-        limit_bytes: share.bytes,
-        ..v1::Grant::default()
-    };
     let made = v1::Allocation {
         id: format!("of-{}", ask.idempotency_key),
         name: ask.name,
         state: v1::AllocationState::Reserved.into(),
         idempotency_key: ask.idempotency_key,
-        grants: ask.shares.into_iter().map(grant).collect(),
+        grants: ask
+            .shares
+            .into_iter()
+            .map(|share| v1::Grant {
+                card: share.card,
+                limit_bytes: share.bytes,
+                ..v1::Grant::default()
+            })
+            .collect(),
         ..v1::Allocation::default()
     };
     ledger.allocations.push(made.clone());

@@ -51,8 +51,11 @@ impl ExportedDescriptors {
 
     /// Records a descriptor for memory. False if its key is known, or there is no room.
     pub fn enter(&mut self, memory: HeldMemory, descriptor: ExportedDescriptor) -> bool {
-        let is_it = |known: &(HeldMemory, ExportedDescriptor)| known.1.key == descriptor.key;
-        if self.all.iter().any(|(_, known)| is_it(known)) {
+        if self
+            .all
+            .iter()
+            .any(|(_, known)| known.1.key == descriptor.key)
+        {
             return false;
         }
         let number = self.number();
@@ -78,9 +81,10 @@ impl ExportedDescriptors {
     /// The next descriptor after a number whose memory is adrift.
     #[must_use]
     pub fn unmapped_after(&self, after: u64) -> Option<(u64, ExportedDescriptor)> {
-        let is_later =
-            |at: u64, of: HeldMemory| at > after && matches!(of, HeldMemory::DescriptorOnly(_));
-        let later = self.all.iter().filter(|(at, (of, _))| is_later(*at, *of));
+        let later = self
+            .all
+            .iter()
+            .filter(|(at, (of, _))| *at > after && matches!(of, HeldMemory::DescriptorOnly(_)));
         later
             .map(|(at, (_, known))| (at, *known))
             .min_by_key(|next| next.0)
@@ -95,8 +99,10 @@ impl ExportedDescriptors {
         let Some((memory, gone)) = self.all.remove(number) else {
             return (None, None);
         };
-        let others_have = |known: &ExportedDescriptor| known.probe == gone.probe;
-        let is_needed = self.all.iter().any(|(_, (_, known))| others_have(known));
+        let is_needed = self
+            .all
+            .iter()
+            .any(|(_, (_, known))| known.probe == gone.probe);
         let useless = (!is_needed && gone.probe.is_some()).then_some(gone);
         let is_held = self.all.iter().any(|(_, (of, _))| *of == memory);
         let freed = match memory {

@@ -128,9 +128,11 @@ impl GraphTable {
     #[must_use]
     pub fn has_others(&self, exec: u64, card: Card) -> bool {
         let mut all = self.footprints.iter();
-        let is_live = |allocation: &NodeAllocation| allocation.is_live && allocation.card == card;
         all.any(|((of, on), _)| of != exec && on == card)
-            || self.allocations.iter().any(|(_, all)| is_live(all))
+            || self
+                .allocations
+                .iter()
+                .any(|(_, all)| all.is_live && all.card == card)
     }
 
     /// What other graphs allocated on a card and nobody freed.

@@ -154,12 +154,15 @@ impl VmmHandles {
     }
 
     fn mapped_at(&self, address: u64) -> Option<PhysicalId> {
-        let at = |(start, mapping): &(u64, &MappingEntry)| {
-            (*start..start.saturating_add(mapping.bytes)).contains(&address)
-        };
         match self.mappings.get(address) {
             Some(mapping) => Some(mapping.physical),
-            None => self.mappings.iter().find(at).map(|(_, m)| m.physical),
+            None => self
+                .mappings
+                .iter()
+                .find(|(start, mapping)| {
+                    (*start..start.saturating_add(mapping.bytes)).contains(&address)
+                })
+                .map(|(_, m)| m.physical),
         }
     }
 

@@ -85,11 +85,12 @@ impl LinearTable {
 
     /// The allocation that contains an address: its start, its bytes, its card and its context.
     pub(crate) fn at(&self, address: u64) -> Option<(u64, u64, Card, ContextId)> {
-        let is_in = |(start, entry): &(u64, &LinearEntry)| {
-            (*start..start.saturating_add(entry.bytes)).contains(&address)
-        };
         let exact = self.entries.get(address).map(|entry| (address, entry));
-        let found = exact.or_else(|| self.entries.iter().find(is_in));
+        let found = exact.or_else(|| {
+            self.entries.iter().find(|(start, entry)| {
+                (*start..start.saturating_add(entry.bytes)).contains(&address)
+            })
+        });
         found.map(|(start, entry)| (start, entry.bytes, entry.card, entry.context))
     }
 

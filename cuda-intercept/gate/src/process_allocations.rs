@@ -260,8 +260,10 @@ impl ProcessAllocations {
             .linear
             .at(address)
             .map(|found| HeldMemory::Linear(found.0));
-        let mapped = || self.memory_of(PhysicalName::At(address));
-        plain.or_else(|| mapped().map(|(id, _)| HeldMemory::Physical(id)))
+        plain.or_else(|| {
+            self.memory_of(PhysicalName::At(address))
+                .map(|(id, _)| HeldMemory::Physical(id))
+        })
     }
 
     /// The allocation that contains an address: its start, its bytes, its card and its context.

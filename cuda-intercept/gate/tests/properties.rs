@@ -33,14 +33,14 @@ impl ModelDriver {
             self.next_large += worst_case(bytes);
             (1 << 40) + self.next_large
         } else {
-            let fits = |at: &u64| {
+            let mut places = (0..).map(|place| BLOCK + place * 65_536).filter(|at| {
                 let same_block = at / BLOCK == (at + bytes - 1) / BLOCK;
-                let overlaps =
-                    |(start, size): (&u64, &u64)| *start < at + bytes && *at < start + size;
-                same_block && !self.live.iter().any(overlaps)
-            };
-            let places = (0..).map(|place| BLOCK + place * 65_536);
-            let mut places = places.filter(fits);
+                same_block
+                    && !self
+                        .live
+                        .iter()
+                        .any(|(start, size)| *start < at + bytes && *at < start + size)
+            });
             places.next().unwrap_or_default()
         };
         self.live.insert(address, bytes);
@@ -118,8 +118,8 @@ proptest! {
             match step {
                 0 => {
                     // The lowest free handle value, like a driver that reuses values.
-                    let free = |value: &u64| !model.iter().any(|m| m.0 == *value && m.1 > 0);
-                    let handle = (1..).find(free).unwrap_or_default();
+                    let free = (1..).find(|value| !model.iter().any(|m| m.0 == *value && m.1 > 0));
+                    let handle = free.unwrap_or_default();
                     allocations.create_handle(handle, Some((0, BLOCK)));
                     model.push((handle, 1, BTreeSet::new()));
                     charged += BLOCK;
@@ -241,14 +241,14 @@ proptest! {
                 .collect();
             match step {
                 0 => {
-                    let free = |handle: &u64| !pools.iter().any(|p| p.has_name && p.handle == *handle);
-                    let handle = (1..).find(free).unwrap_or_default();
+                    let free = (1..).find(|handle| !pools.iter().any(|p| p.has_name && p.handle == *handle));
+                    let handle = free.unwrap_or_default();
                     allocations.pools.enter(handle, Some(0));
                     pools.push(ModelPool { handle, has_name: true, live: Vec::new(), reserved: 0 });
                 }
                 1 if !named.is_empty() => {
-                    let free = |address: &u64| !live.iter().any(|(_, taken)| taken == address);
-                    let address = (1..).find(free).unwrap_or_default();
+                    let free = (1..).find(|address| !live.iter().any(|(_, taken)| taken == address));
+                    let address = free.unwrap_or_default();
                     let pool = &mut pools[named[which.index(named.len())]];
                     charged += GROWTH;
                     let growth = allocations.pools.begin(pool.handle, GROWTH);
@@ -322,11 +322,11 @@ proptest! {
         content in proptest::collection::vec(prop_oneof![any::<u8>(), 0xf0_u8..], 0..200),
     ) {
         let bundle = packed(kind, whole, &content);
-        let read = |at: u64, into: &mut [u8]| {
+        let found = apportion_gate::image::bundle(&|at, into| {
             let start = usize::try_from(at).unwrap_or(usize::MAX);
             let part = bundle.get(start..start.saturating_add(into.len()));
             part.map(|part| into.copy_from_slice(part)).is_some()
-        };
-        prop_assert!(apportion_gate::image::bundle(&read).is_some());
+        });
+        prop_assert!(found.is_some());
     }
 }

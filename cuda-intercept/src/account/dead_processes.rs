@@ -62,14 +62,11 @@ impl MappedAccount {
         } else {
             self.path.get().and_then(LivenessProbe::open)
         };
-        let is_held = |owner: SlotOwner| {
-            let lifelines = lifelines.as_ref();
-            lifelines.is_some_and(|lifelines| lifelines.is_held(owner.number()))
-        };
         let here = peers::namespace();
         let dead = others.filter(|other| {
+            let lifelines = lifelines.as_ref();
             peers::is_from(other.registration, here)
-                && !is_held(other.owner)
+                && !lifelines.is_some_and(|lifelines| lifelines.is_held(other.owner.number()))
                 && peers::is_dead(other.registration, here)
         });
         for process in dead {

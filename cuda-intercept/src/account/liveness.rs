@@ -104,11 +104,11 @@ impl LivenessLock {
         let line = Self { mapping, number };
         // SAFETY: the mapping is the one above.
         let advised = unsafe { libc::madvise(mapping.as_ptr(), LENGTH, libc::MADV_DONTFORK) };
-        let is_locked = || {
-            file.lock(libc::F_OFD_SETLK, libc::F_RDLCK, number)
-                .is_some()
-        };
-        (advised == 0 && is_locked()).then_some(line)
+        if advised != 0 {
+            return None;
+        }
+        file.lock(libc::F_OFD_SETLK, libc::F_RDLCK, number)?;
+        Some(line)
     }
 
     /// The number that the lock was taken for.

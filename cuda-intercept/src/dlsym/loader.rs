@@ -96,18 +96,7 @@ impl InterposedFunction {
     /// The answer where a handle leads to `found`: ours in place of a C library's function, but never in place of
     /// another wrapper's.
     fn ours_for(&self, found: usize) -> usize {
-        let is_theirs = || {
-            // A function outside all visible objects is in another namespace, and so in another C library.
-            let is_here = elf::for_each(|object| {
-                if object.span().contains(&found) {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            });
-            is_here.is_none() && process::may_be_limited()
-        };
-        if found != 0 && (self.real() == Some(found) || is_theirs()) {
+        if found != 0 && (self.real() == Some(found) || is_theirs(found)) {
             self.ours()
         } else {
             found
@@ -123,4 +112,17 @@ impl InterposedFunction {
         });
         theirs.is_some() && other.is_none()
     }
+}
+
+/// Whether a function is another C library's, in a process that may be limited. A function outside all visible objects
+/// is in another namespace, and so in another C library.
+fn is_theirs(function: usize) -> bool {
+    let is_here = elf::for_each(|object| {
+        if object.span().contains(&function) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    is_here.is_none() && process::may_be_limited()
 }

@@ -183,8 +183,9 @@ pub(crate) unsafe fn create_v3(
     device: Device,
 ) -> Status {
     // SAFETY: as for `create`.
-    let ask = |place| unsafe { real(place, affinity, count, flags, device) };
-    open(device, false, context, ask)
+    open(device, false, context, |place| unsafe {
+        real(place, affinity, count, flags, device)
+    })
 }
 
 pub(crate) unsafe fn create_v4(
@@ -195,8 +196,9 @@ pub(crate) unsafe fn create_v4(
     device: Device,
 ) -> Status {
     // SAFETY: as for `create`.
-    let ask = |place| unsafe { real(place, parameters, flags, device) };
-    open(device, false, context, ask)
+    open(device, false, context, |place| unsafe {
+        real(place, parameters, flags, device)
+    })
 }
 
 /// Creates a green context. It retains the primary context while it lives, and so may create that one too. The
@@ -210,7 +212,6 @@ pub(crate) unsafe fn create_green(
     flags: u32,
 ) -> Status {
     // SAFETY: as for `create`.
-    let ask = |place| unsafe { real(place, description, device, flags) };
     open_with(
         device,
         false,
@@ -219,7 +220,7 @@ pub(crate) unsafe fn create_green(
             Some(false) => reserves.further,
             Some(true) | None => 0,
         },
-        ask,
+        |place| unsafe { real(place, description, device, flags) },
     )
 }
 
@@ -250,8 +251,9 @@ pub(crate) unsafe fn create_vdpau(
     resolve: Opaque,
 ) -> Status {
     // SAFETY: as for `create`.
-    let ask = |place| unsafe { real(place, flags, device, display, resolve) };
-    open(device, false, context, ask)
+    open(device, false, context, |place| unsafe {
+        real(place, flags, device, display, resolve)
+    })
 }
 
 pub(crate) unsafe fn retain_primary(real: Retain, context: *mut Context, device: Device) -> Status {
@@ -274,9 +276,10 @@ pub(crate) unsafe fn destroy(real: Destroy, context: Context) -> Status {
 pub(crate) unsafe fn detach(real: Destroy, context: Context) -> Status {
     // SAFETY: the context is the caller's own.
     let ask = || unsafe { real(context) };
-    let has_ended = || driver::current_context() != Some(context);
     match process::current() {
-        Some(process) => close(process, context as u64, ask, has_ended),
+        Some(process) => close(process, context as u64, ask, || {
+            driver::current_context() != Some(context)
+        }),
         None => ask(),
     }
 }
@@ -302,11 +305,10 @@ fn end_primary(
 
 pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
     // SAFETY: the device is the caller's own.
-    let ask = || unsafe { real(device) };
     end_primary(
         |process: &ProcessState| process.allocations.lock().primary(device),
         device,
-        ask,
+        || unsafe { real(device) },
     )
 }
 
@@ -332,6 +334,9 @@ fn primary_to_reset(process: &ProcessState, device: Device) -> Option<u64> {
 /// Ends the primary context, regardless of its use count.
 pub(crate) unsafe fn reset_primary(real: Release, device: Device) -> Status {
     // SAFETY: the device is the caller's own.
-    let ask = || unsafe { real(device) };
-    end_primary(|process| primary_to_reset(process, device), device, ask)
+    end_primary(
+        |process| primary_to_reset(process, device),
+        device,
+        || unsafe { real(device) },
+    )
 }

@@ -254,8 +254,11 @@ pub(crate) unsafe fn free(real: Free, address: DevicePointer) -> Status {
 
 pub(crate) unsafe fn free_v1(real: FreeV1, address: u32) -> Status {
     // SAFETY: the address is the caller's own.
-    let ask = || unsafe { real(address) };
-    give(u64::from(address), ask, ProcessState::settle)
+    give(
+        u64::from(address),
+        || unsafe { real(address) },
+        ProcessState::settle,
+    )
 }
 
 #[cfg(test)]

@@ -56,8 +56,8 @@ impl LaunchContext {
             let device = allocations.device_of(context as u64)?;
             Some((allocations.context(context as u64)?, device))
         });
-        let current = || Some(((here.context, here.card), driver::current_device()?));
-        let ((context, card), device) = named.or_else(current)?;
+        let ((context, card), device) =
+            named.or_else(|| Some(((here.context, here.card), driver::current_device()?)))?;
         Some(Self {
             process,
             key: (context, STACK),

@@ -94,19 +94,17 @@ fn open(module: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) ->
 }
 
 pub(crate) unsafe fn load(real: Load, module: *mut Opaque, code: Opaque) -> Status {
-    // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
-    let ask = |place| unsafe { real(place, code) };
     // SAFETY: the caller passes an image, as to the driver.
     let found = process::limited().and_then(|_| unsafe { image::at(code) });
-    open(module, cost(found), ask)
+    // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
+    open(module, cost(found), |place| unsafe { real(place, code) })
 }
 
 pub(crate) unsafe fn load_file(real: LoadFile, module: *mut Opaque, path: *const c_char) -> Status {
-    // SAFETY: as for `load`.
-    let ask = |place| unsafe { real(place, path) };
     // SAFETY: the caller passes a path, as to the driver.
     let found = process::limited().and_then(|_| unsafe { image::in_file(path) });
-    open(module, cost(found), ask)
+    // SAFETY: as for `load`.
+    open(module, cost(found), |place| unsafe { real(place, path) })
 }
 
 pub(crate) unsafe fn load_with(
@@ -118,10 +116,11 @@ pub(crate) unsafe fn load_with(
     values: Opaque,
 ) -> Status {
     // SAFETY: as for `load`.
-    let ask = |place| unsafe { real(place, code, count, options, values) };
-    // SAFETY: as for `load`.
     let found = process::limited().and_then(|_| unsafe { image::at(code) });
-    open(module, cost(found), ask)
+    // SAFETY: as for `load`.
+    open(module, cost(found), |place| unsafe {
+        real(place, code, count, options, values)
+    })
 }
 
 pub(crate) unsafe fn unload(real: Unload, module: Opaque) -> Status {
@@ -210,7 +209,9 @@ pub(crate) unsafe fn load_library(
     own_values: Opaque,
     own_count: u32,
 ) -> Status {
-    let ask = |place| {
+    // SAFETY: the caller passes an image, as to the driver.
+    let found = process::limited().and_then(|_| unsafe { image::at(code) });
+    open_library(library, cost(found), |place| {
         // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
         unsafe {
             real(
@@ -224,10 +225,7 @@ pub(crate) unsafe fn load_library(
                 own_count,
             )
         }
-    };
-    // SAFETY: the caller passes an image, as to the driver.
-    let found = process::limited().and_then(|_| unsafe { image::at(code) });
-    open_library(library, cost(found), ask)
+    })
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
@@ -242,7 +240,9 @@ pub(crate) unsafe fn load_library_file(
     own_values: Opaque,
     own_count: u32,
 ) -> Status {
-    let ask = |place| {
+    // SAFETY: the caller passes a path, as to the driver.
+    let found = process::limited().and_then(|_| unsafe { image::in_file(path) });
+    open_library(library, cost(found), |place| {
         // SAFETY: as for `load_library`.
         unsafe {
             real(
@@ -256,10 +256,7 @@ pub(crate) unsafe fn load_library_file(
                 own_count,
             )
         }
-    };
-    // SAFETY: the caller passes a path, as to the driver.
-    let found = process::limited().and_then(|_| unsafe { image::in_file(path) });
-    open_library(library, cost(found), ask)
+    })
 }
 
 pub(crate) unsafe fn unload_library(real: Unload, library: Opaque) -> Status {

@@ -165,10 +165,13 @@ pub(crate) unsafe fn alloc_from_pool(
 /// Frees pool memory or plain memory. The driver accepts both.
 pub(crate) unsafe fn free_async(real: FreeAsync, address: DevicePointer, stream: Stream) -> Status {
     // SAFETY: the arguments are the caller's own.
-    let ask = || unsafe { real(address, stream) };
-    let status = super::linear::give(address, ask, |process, settled| {
-        deferred_free::settle(process, settled, stream);
-    });
+    let status = super::linear::give(
+        address,
+        || unsafe { real(address, stream) },
+        |process, settled| {
+            deferred_free::settle(process, settled, stream);
+        },
+    );
     settle_all();
     status
 }

@@ -320,9 +320,12 @@ pub(crate) unsafe fn utilization(
     let ask = |count: *mut u32, samples| unsafe { real(device, samples, count, since) };
     match limited().filter(|_| !count.is_null()) {
         Some(process) => {
-            let ask = |count: &mut u32, samples| ask(count, samples);
             // SAFETY: they are the caller's own.
-            unsafe { show(process, SAMPLES, count, samples, &ask) }
+            unsafe {
+                show(process, SAMPLES, count, samples, &|count, samples| {
+                    ask(count, samples)
+                })
+            }
         }
         None => ask(count, samples),
     }

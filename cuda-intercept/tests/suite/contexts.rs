@@ -33,13 +33,16 @@ fn threads_that_retain_a_context_at_once_are_charged_for_one() {
         for round in 0..20 {
             let start = std::sync::Barrier::new(THREADS);
             let retained: Vec<(i32, usize)> = std::thread::scope(|scope| {
-                let retain = || {
-                    start.wait();
-                    let mut context = null_mut();
-                    let status = cuda.primary_retain(&raw mut context, 0);
-                    (status, context as usize)
-                };
-                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(retain)).collect();
+                let threads: Vec<_> = (0..THREADS)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            start.wait();
+                            let mut context = null_mut();
+                            let status = cuda.primary_retain(&raw mut context, 0);
+                            (status, context as usize)
+                        })
+                    })
+                    .collect();
                 let ends = threads.into_iter().map(|thread| thread.join());
                 ends.map(|end| end.expect("no thread panics")).collect()
             });

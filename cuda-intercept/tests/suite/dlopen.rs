@@ -152,8 +152,9 @@ fn facts(command: &mut Command, folder: &Path) -> Facts {
     let output = command.arg(folder).output().expect("it was just built");
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
-    let pair = |line: &str| line.split_once(' ').map(|(a, b)| (a.into(), b.into()));
-    text.lines().filter_map(pair).collect()
+    text.lines()
+        .filter_map(|line| line.split_once(' ').map(|(a, b)| (a.into(), b.into())))
+        .collect()
 }
 
 fn make_libraries(folder: &Path) {

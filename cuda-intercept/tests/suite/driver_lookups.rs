@@ -494,16 +494,16 @@ fn a_driver_in_front_of_another_is_not_sent_in_a_circle() {
         ("cuCtxGetDevice", "int *a", "a"),
         ("cuMemAlloc_v2", "unsigned long *a, unsigned long b", "a, b"),
     ];
-    let forward = |(name, takes, passes): (&str, &str, &str)| {
+    let forwarded = forwarded.map(|(name, takes, passes)| {
         format!(
             "int {name}({takes}) {{ int (*next)() = (int (*)())dlsym(real(), \"{name}\"); \
              return next && depth++ < 20 ? next({passes}) : 999; }}\n"
         )
-    };
+    });
     let shim = format!(
         "#include <dlfcn.h>\n#include <stdlib.h>\nstatic int depth;\n\
          static void *real(void) {{ return dlopen(getenv(\"COPY\"), RTLD_NOW); }}\n{}",
-        forwarded.map(forward).concat()
+        forwarded.concat()
     );
     let flags = ["-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1"];
     compile(folder.path(), "libcuda.so.1", &shim, &flags);

@@ -121,8 +121,10 @@ fn names() -> Vec<CString> {
         "cuLaunchKernel",
     ]);
     names.extend(["cuMemAlloc_v2", "cuMemAllocAsync_ptsz"]);
-    let text = |name| CString::new(name).expect("plain name");
-    names.into_iter().map(text).collect()
+    names
+        .into_iter()
+        .map(|name| CString::new(name).expect("plain name"))
+        .collect()
 }
 
 #[test]

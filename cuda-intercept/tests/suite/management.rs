@@ -345,18 +345,20 @@ fn lists_have_the_processes_of_the_allocation_and_no_others() {
 /// The lines with each entry's filling as if only our processes had been there.
 fn renumbered(lines: &[String], ours: &[usize], from: usize) -> Vec<String> {
     let filling = |place: usize| (1 + place % 100).to_string();
-    let word = |word: &str| {
-        let (pid, was) = word.split_once('/')?;
-        let was = was.trim_end_matches(';');
-        let now = ours.iter().position(|place| filling(place - from) == was)?;
-        Some(word.replace(&format!("{pid}/{was}"), &format!("{pid}/{}", filling(now))))
-    };
-    let line = |line: &String| {
-        let words = line.split(' ');
-        let words = words.map(|one| word(one).unwrap_or_else(|| one.to_owned()));
-        words.collect::<Vec<_>>().join(" ")
-    };
-    lines.iter().map(line).collect()
+    lines
+        .iter()
+        .map(|line| {
+            let words = line.split(' ').map(|word| {
+                let renamed = word.split_once('/').and_then(|(pid, was)| {
+                    let was = was.trim_end_matches(';');
+                    let now = ours.iter().position(|place| filling(place - from) == was)?;
+                    Some(word.replace(&format!("{pid}/{was}"), &format!("{pid}/{}", filling(now))))
+                });
+                renamed.unwrap_or_else(|| word.to_owned())
+            });
+            words.collect::<Vec<_>>().join(" ")
+        })
+        .collect()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Null for every argument: the program gets the driver's own answer.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 
 use apportion_intercept::{DriverLibrary, ROWS};
 
@@ -63,8 +63,8 @@ fn a_size_that_no_card_has_is_answered_by_the_driver() {
         let nothing = (&raw const nothing) as u64;
         let (mut first, mut second) = (0_u64, 0_u64);
         let (one, two) = ((&raw mut first) as u64, (&raw mut second) as u64);
-        let calls = |size: u64| -> Vec<(&'static CStr, [u64; 6])> {
-            vec![
+        let calls = SIZES.iter().flat_map(|&size| {
+            [
                 (c"cuMemAlloc_v2", [one, size, 0, 0, 0, 0]),
                 (c"cuMemAllocManaged", [one, size, 0, 0, 0, 0]),
                 (c"cuMemAllocManaged", [one, size, 77, 0, 0, 0]),
@@ -79,9 +79,9 @@ fn a_size_that_no_card_has_is_answered_by_the_driver() {
                 (c"cuMemCreate", [one, size, card, 5, 0, 0]),
                 (c"cuMemCreate", [one, size, nothing, 0, 0, 0]),
             ]
-        };
+        });
         let mut differ = Vec::new();
-        for (symbol, arguments) in SIZES.iter().flat_map(|size| calls(*size)) {
+        for (symbol, arguments) in calls {
             let call = |address| call_with(address, arguments);
             let (with, without) = (call(cuda.address(symbol)), call(past_us(symbol)));
             if with != without {

@@ -105,12 +105,12 @@ fn nvml_shows_the_same_card() {
 fn nvml_memory(card: usize) -> ([u64; 3], [u64; 4]) {
     // SAFETY: loading a library runs its constructors, and this one has none that matter.
     let nvml = unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_NOW) };
-    // SAFETY: the handle is good and the name a string.
-    let find = |name: &std::ffi::CStr| unsafe { libc::dlsym(nvml, name.as_ptr()) };
-    let call = |name, one: *mut c_void, two: *mut c_void| {
+    let call = |name: &std::ffi::CStr, one: *mut c_void, two: *mut c_void| {
+        // SAFETY: the handle is good and the name a string.
+        let function = unsafe { libc::dlsym(nvml, name.as_ptr()) };
         // SAFETY: all functions named below take two pointers.
         let function: extern "C" fn(*mut c_void, *mut c_void) -> i32 =
-            unsafe { std::mem::transmute(find(name)) };
+            unsafe { std::mem::transmute(function) };
         assert_eq!(function(one, two), 0, "{name:?}");
     };
     call(c"nvmlInit_v2", null_mut(), null_mut());

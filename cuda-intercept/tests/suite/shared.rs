@@ -208,12 +208,14 @@ fn processor_time() -> u64 {
 /// The processor time of one call, averaged over many, in the best of several rounds: the others were disturbed.
 fn cost(call: impl Fn()) -> u64 {
     const CALLS: u64 = 200;
-    let round = |_| {
-        let before = processor_time();
-        (0..CALLS).for_each(|_| call());
-        (processor_time() - before) / CALLS
-    };
-    (0..7).map(round).min().expect("there are rounds")
+    (0..7)
+        .map(|_| {
+            let before = processor_time();
+            (0..CALLS).for_each(|_| call());
+            (processor_time() - before) / CALLS
+        })
+        .min()
+        .expect("there are rounds")
 }
 
 /// The other processes only have to exist. To read `/proc` takes 3 to 8 us for each, so at least 120 us for 40; both

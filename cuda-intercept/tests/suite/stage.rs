@@ -85,13 +85,16 @@ impl MachineDaemon {
     /// A machine with cards of this many allocatable MiB.
     pub(crate) fn start(cards: &[u64]) -> Self {
         let folder = tempfile::tempdir().expect("there is room for a folder");
-        let card = |(place, mib): (usize, &u64)| {
-            serde_json::json!({
-                "uuid": uuid(place), "memory": (mib + 256) * MIB, "reserved": 256 * MIB,
-                "context_bytes": CONTEXT, "further_context_bytes": FURTHER_CONTEXT,
+        let cards: Vec<_> = cards
+            .iter()
+            .enumerate()
+            .map(|(place, mib)| {
+                serde_json::json!({
+                    "uuid": uuid(place), "memory": (mib + 256) * MIB, "reserved": 256 * MIB,
+                    "context_bytes": CONTEXT, "further_context_bytes": FURTHER_CONTEXT,
+                })
             })
-        };
-        let cards: Vec<_> = cards.iter().enumerate().map(card).collect();
+            .collect();
         let config = folder.path().join("machine.json");
         let text = serde_json::json!({ "cards": cards }).to_string();
         fs::write(&config, text).expect("the folder is writable");
@@ -150,13 +153,16 @@ fn c_path(path: &Path) -> CString {
 impl AgentAccount {
     fn create(folder: &Path, limits: &[u64]) -> Self {
         fs::create_dir(folder).expect("the folder is writable");
-        let card = |(place, mib): (usize, &u64)| NewCard {
-            uuid: uuid(place).parse::<CardUuid>().expect("it is one"),
-            total: Bytes(16384 * MIB),
-            limit: Bytes(mib * MIB),
-            context_reserve: Bytes(CONTEXT),
-        };
-        let cards: Vec<_> = limits.iter().enumerate().map(card).collect();
+        let cards: Vec<_> = limits
+            .iter()
+            .enumerate()
+            .map(|(place, mib)| NewCard {
+                uuid: uuid(place).parse::<CardUuid>().expect("it is one"),
+                total: Bytes(16384 * MIB),
+                limit: Bytes(mib * MIB),
+                context_reserve: Bytes(CONTEXT),
+            })
+            .collect();
         let at = |file| c_path(&folder.join(file));
         let limits = LimitsMap::create(&at(paths::LIMITS_FILE), &cards).expect("it is new");
         let usage = UsageMap::create(&at(paths::USAGE_FILE), cards.len()).expect("it is new");

@@ -6,7 +6,6 @@
 
 use apportion_abi::{Bytes, CardUuid, SHARE_UNIT, whole_units};
 
-use crate::allocation::CardGrant;
 use crate::card::Health;
 use crate::ledger::Ledger;
 
@@ -30,7 +29,7 @@ impl Ledger {
     /// What claims can get of each card. A card of unknown size is left out.
     #[must_use]
     pub fn claim_offers(&self) -> Vec<ClaimOffer> {
-        let of = |(card, known): (&CardUuid, &crate::LedgerCard)| {
+        let offers = self.cards.iter().map(|(card, known)| {
             let allocatable = known.capacity.allocatable();
             let withheld = self.withheld(*card).plus(rounded_up(known.unmanaged));
             ClaimOffer {
@@ -39,20 +38,20 @@ impl Ledger {
                 offered: whole_units(allocatable.minus(withheld)),
                 health: known.health,
             }
-        };
-        let offers = self.cards.iter().map(of);
+        });
         offers.filter(|offer| offer.whole.0 >= SHARE_UNIT).collect()
     }
 
     /// What is held of a card beside the limits of claims.
     fn withheld(&self, card: CardUuid) -> Bytes {
-        let beside = |(allocation, grant): (&crate::Allocation, &CardGrant)| {
-            let is_claim = allocation.claim().is_some();
-            // A claim that has a whole card takes its last bytes, too, which are less than a unit.
-            let own = if is_claim { grant.limit } else { Bytes::ZERO };
-            grant.held.minus(own)
-        };
-        self.grants(card).map(beside).sum()
+        self.grants(card)
+            .map(|(allocation, grant)| {
+                let is_claim = allocation.claim().is_some();
+                // A claim that has a whole card takes its last bytes, too, which are less than a unit.
+                let own = if is_claim { grant.limit } else { Bytes::ZERO };
+                grant.held.minus(own)
+            })
+            .sum()
     }
 }
 

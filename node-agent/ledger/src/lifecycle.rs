@@ -124,14 +124,13 @@ impl Ledger {
     }
 
     pub(crate) fn expire(&mut self, now: EpochMillis) -> Vec<LedgerEffect> {
-        let overdue = |allocation: &&Allocation| match allocation.state {
-            AllocationPhase::Reserved { expires } => expires <= now,
-            _ => false,
-        };
         let ids: Vec<_> = self
             .allocations
             .values()
-            .filter(overdue)
+            .filter(|allocation| match allocation.state {
+                AllocationPhase::Reserved { expires } => expires <= now,
+                _ => false,
+            })
             .map(|a| a.id.clone())
             .collect();
         ids.iter()

@@ -173,9 +173,9 @@ fn pair(one: CardUuid, other: CardUuid) -> (CardUuid, CardUuid) {
 /// How many sets of `wanted` there are among `count`; `None` if there are too many to compare.
 fn sets(count: usize, wanted: usize) -> Option<usize> {
     let wanted = wanted.min(count - wanted);
-    let times = |sets: usize, at: usize| Some(sets.checked_mul(count - at)? / (at + 1));
     let sets = (0..wanted).try_fold(1_usize, |sets, at| {
-        times(sets, at).filter(|sets| *sets <= MOST_SETS)
+        let sets = sets.checked_mul(count - at)? / (at + 1);
+        (sets <= MOST_SETS).then_some(sets)
     });
     sets.filter(|sets| *sets <= MOST_SETS)
 }

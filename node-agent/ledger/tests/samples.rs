@@ -74,15 +74,14 @@ fn resize(
 
 /// The program of the allocation on a card, with its use and its claim.
 fn uses(id: &AllocationId, nvml: u64, claimed: Option<u64>) -> ProcessSample {
-    let window = |claim| ClaimWindow {
-        lowest: Bytes(claim),
-        highest: Bytes(claim),
-    };
     ProcessSample {
         process: PROGRAM,
         owner: Some(id.clone()),
         nvml: Some(Bytes(nvml)),
-        claimed: claimed.map(window),
+        claimed: claimed.map(|claim| ClaimWindow {
+            lowest: Bytes(claim),
+            highest: Bytes(claim),
+        }),
         has_ended: false,
     }
 }
@@ -122,11 +121,13 @@ fn see(ledger: &mut Ledger, id: &AllocationId, process: ProcessSample) -> Vec<Le
 }
 
 fn notices(effects: &[LedgerEffect]) -> Vec<NoticeKind> {
-    let kind = |effect: &LedgerEffect| match effect {
-        LedgerEffect::Notice(notice) => Some(notice.kind),
-        _ => None,
-    };
-    effects.iter().filter_map(kind).collect()
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            LedgerEffect::Notice(notice) => Some(notice.kind),
+            _ => None,
+        })
+        .collect()
 }
 
 fn enforcement(ledger: &Ledger, id: &AllocationId) -> LimitEnforcement {
@@ -198,13 +199,15 @@ fn a_strangers_memory_cannot_be_given() {
 fn a_process_without_a_claim_is_overhead_up_to_the_limit_and_an_offender_in_the_sample_above_it() {
     for policy in [OffenderPolicy::Observe, OffenderPolicy::Kill] {
         let (mut ledger, id) = node(policy);
-        let set = |bytes| LedgerEffect::SetOverhead {
-            id: id.clone(),
-            card: CARD,
-            overhead: Bytes(bytes),
-        };
         for used in [1, 100, 499, 500] {
-            assert_eq!(see(&mut ledger, &id, uses(&id, used, None)), [set(used)]);
+            assert_eq!(
+                see(&mut ledger, &id, uses(&id, used, None)),
+                [LedgerEffect::SetOverhead {
+                    id: id.clone(),
+                    card: CARD,
+                    overhead: Bytes(used),
+                }]
+            );
             for _ in 0..5 {
                 assert_eq!(see(&mut ledger, &id, uses(&id, used, None)), []);
             }
@@ -411,8 +414,9 @@ fn a_process_without_a_claim_has_no_leeway_and_is_not_blamed_for_that_of_others(
 #[test]
 fn what_is_forgiven_all_processes_is_never_more_than_the_limit() {
     let (mut ledger, id) = node(OffenderPolicy::Observe);
-    let forged = |pid| other(pid, uses(&id, 60, Some(1)));
-    let processes: Vec<_> = (11..28).map(forged).collect();
+    let processes: Vec<_> = (11..28)
+        .map(|pid| other(pid, uses(&id, 60, Some(1))))
+        .collect();
     let all = watch(&mut ledger, &id, &processes[..16]);
     assert_eq!(notices(&all), []);
     let all = watch(&mut ledger, &id, &processes);

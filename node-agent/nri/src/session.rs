@@ -216,12 +216,11 @@ impl NriSession {
         &mut self,
         part: wire::SynchronizeRequest,
     ) -> (wire::Response, Option<NriEvent>) {
-        let pod = |container: &wire::Container| {
+        let running = part.containers.iter().map(|container| {
             let mut pods = part.pods.iter();
-            pods.find(|pod| pod.id == container.pod_sandbox_id)
-        };
-        let containers = part.containers.iter();
-        let running = containers.map(|container| NriContainer::new(pod(container), container));
+            let pod = pods.find(|pod| pod.id == container.pod_sandbox_id);
+            NriContainer::new(pod, container)
+        });
         self.running.extend(running);
         let response = succeed(&wire::SynchronizeResponse { more: part.more });
         if part.more {

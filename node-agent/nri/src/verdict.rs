@@ -213,11 +213,10 @@ fn unwanted(
     asked: &NriContainer,
     expected: &[(String, String)],
 ) -> impl Iterator<Item = (String, String)> {
-    let is_unwanted = |name: &&str| {
+    let names = OF_GRANTS.iter().copied().filter(|name| {
         let is_expected = expected.iter().any(|(known, _)| known == *name);
         !is_expected && asked.env(name).is_some()
-    };
-    let names = OF_GRANTS.iter().copied().filter(is_unwanted);
+    });
     let names: Vec<_> = names
         .map(|name| (format!("-{name}"), String::new()))
         .collect();
@@ -249,10 +248,6 @@ fn check_mounts(
     let accounts = Path::new(&rules.accounts);
     let own = granted.map(|granted| accounts.join(&granted.account));
     let is_own = |source: &Path| own.as_ref().is_some_and(|own| source.starts_with(own));
-    let is_ours = |source: &Path| {
-        let mut ours = rules.own.iter().filter(|_| granted.is_some());
-        is_own(source) || ours.any(|place| source.starts_with(place))
-    };
     for (place, source_path) in &asked.mounts {
         let (container, source) = (asked.name.clone(), Path::new(source_path));
         let (source_path, place) = (source_path.clone(), place.clone());
@@ -263,7 +258,11 @@ fn check_mounts(
             });
         }
         let mut places = OUR_PLACES.iter();
-        if places.any(|ours| Path::new(&place).starts_with(ours)) && !is_ours(source) {
+        let mut ours = rules.own.iter().filter(|_| granted.is_some());
+        if places.any(|ours| Path::new(&place).starts_with(ours))
+            && !is_own(source)
+            && !ours.any(|place| source.starts_with(place))
+        {
             return Err(VerdictReason::Hidden {
                 container,
                 source_path,

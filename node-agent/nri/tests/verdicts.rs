@@ -165,15 +165,14 @@ fn the_grant_of_a_claim_is_for_the_pods_of_its_namespace() {
     };
     grants.insert("7-4".to_owned(), of_claim);
     let enforce = rules(VerdictMode::Enforce);
-    let own = |asked: &mut NriContainer| {
+    let mut asked = asked(|asked| {
         env(asked, "APPORTION_GRANT", "7-4");
         mount(
             asked,
             "/.apportion/limits",
             "/run/apportion/accounts/7-4/limits",
         );
-    };
-    let mut asked = asked(own);
+    });
     assert_eq!(
         judge(&asked, &grants, &enforce),
         ContainerVerdict::Admit(Vec::new())
@@ -193,27 +192,38 @@ fn the_grant_of_a_claim_is_for_the_pods_of_its_namespace() {
 
 #[test]
 fn a_variable_that_stands_there_twice_is_set_once() {
-    let twice = |asked: &mut NriContainer| {
-        env(asked, "APPORTION_GRANT", "7-3");
-        env(asked, "APPORTION_GRANT", "7-1");
-    };
-    let verdict = judge(&asked(twice), &grants(), &rules(VerdictMode::Enforce));
+    let verdict = judge(
+        &asked(|asked| {
+            env(asked, "APPORTION_GRANT", "7-3");
+            env(asked, "APPORTION_GRANT", "7-1");
+        }),
+        &grants(),
+        &rules(VerdictMode::Enforce),
+    );
     let set = vec![("APPORTION_GRANT".to_owned(), "7-1".to_owned())];
     assert_eq!(verdict, ContainerVerdict::Admit(set));
-    let once = |asked: &mut NriContainer| env(asked, "APPORTION_GRANT", "7-1");
-    let verdict = judge(&asked(once), &grants(), &rules(VerdictMode::Enforce));
+    let verdict = judge(
+        &asked(|asked| env(asked, "APPORTION_GRANT", "7-1")),
+        &grants(),
+        &rules(VerdictMode::Enforce),
+    );
     assert_eq!(verdict, ContainerVerdict::Admit(Vec::new()));
 }
 
 #[test]
 fn a_pods_own_limit_never_reaches_the_hook_of_the_drivers_limits() {
     let names = ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"];
-    let own = |asked: &mut NriContainer| {
-        env(asked, "APPORTION_GRANT", "7-1");
-        env(asked, "NVIDIA_GPU_MEMORY_REQUEST", "100000");
-        env(asked, "NVIDIA_GPU_MEMORY_LIMIT", "100000");
+    let verdict = |grants: &Grants| {
+        judge(
+            &asked(|asked| {
+                env(asked, "APPORTION_GRANT", "7-1");
+                env(asked, "NVIDIA_GPU_MEMORY_REQUEST", "100000");
+                env(asked, "NVIDIA_GPU_MEMORY_LIMIT", "100000");
+            }),
+            grants,
+            &rules(VerdictMode::Audit),
+        )
     };
-    let verdict = |grants: &Grants| judge(&asked(own), grants, &rules(VerdictMode::Audit));
     // Without a limit of the driver the variables are removed.
     let removed = names.map(|name| (format!("-{name}"), String::new()));
     assert_eq!(
@@ -228,17 +238,21 @@ fn a_pods_own_limit_never_reaches_the_hook_of_the_drivers_limits() {
     holder.env.extend(set.clone());
     assert_eq!(verdict(&limited), ContainerVerdict::Admit(set.to_vec()));
     // A container without a share is none of ours.
-    let without = |asked: &mut NriContainer| env(asked, "NVIDIA_GPU_MEMORY_LIMIT", "1");
-    let verdict = judge(&asked(without), &grants(), &rules(VerdictMode::Enforce));
+    let verdict = judge(
+        &asked(|asked| env(asked, "NVIDIA_GPU_MEMORY_LIMIT", "1")),
+        &grants(),
+        &rules(VerdictMode::Enforce),
+    );
     assert_eq!(verdict, ContainerVerdict::Admit(Vec::new()));
 }
 
 #[test]
 fn a_refusal_is_a_sentence_that_says_what_to_do() {
-    let all = |asked: &mut NriContainer| env(asked, "NVIDIA_VISIBLE_DEVICES", "all");
-    let ContainerVerdict::Refuse(reason) =
-        judge(&asked(all), &grants(), &rules(VerdictMode::Enforce))
-    else {
+    let ContainerVerdict::Refuse(reason) = judge(
+        &asked(|asked| env(asked, "NVIDIA_VISIBLE_DEVICES", "all")),
+        &grants(),
+        &rules(VerdictMode::Enforce),
+    ) else {
         panic!("it is let through");
     };
     let sentence = "container main would reach a GPU through NVIDIA_VISIBLE_DEVICES=all without a share; \

@@ -111,15 +111,16 @@ impl NodeAgent {
 
     /// The requests, where one for all units of a card is one for all its bytes.
     fn whole_asks(&self, asks: &[CardRequest]) -> Vec<CardRequest> {
-        let whole = |ask: &CardRequest| {
-            let card = self.state.ledger.card(ask.card);
-            let all = card.map(|card| card.capacity.allocatable());
-            match all.filter(|all| ask.bytes >= whole_units(*all)) {
-                Some(bytes) => CardRequest { bytes, ..*ask },
-                None => *ask,
-            }
-        };
-        asks.iter().map(whole).collect()
+        asks.iter()
+            .map(|ask| {
+                let card = self.state.ledger.card(ask.card);
+                let all = card.map(|card| card.capacity.allocatable());
+                match all.filter(|all| ask.bytes >= whole_units(*all)) {
+                    Some(bytes) => CardRequest { bytes, ..*ask },
+                    None => *ask,
+                }
+            })
+            .collect()
     }
 
     /// Whether the claim has all of each of its cards. Otherwise it has shares, with limits.
@@ -193,10 +194,10 @@ fn with_key<'a>(ledger: &'a Ledger, key: &str) -> Option<&'a Allocation> {
 
 /// Whether the allocation is for these requests. One that is draining is answered as such by its commit.
 fn has_cards(known: &Allocation, asks: &[CardRequest]) -> bool {
-    let is_ask = |ask: &CardRequest| {
-        let grant = known.grant(ask.card);
-        grant.is_some_and(|grant| grant.limit == ask.bytes)
-    };
     known.state == AllocationPhase::Draining
-        || (known.grants.len() == asks.len() && asks.iter().all(is_ask))
+        || (known.grants.len() == asks.len()
+            && asks.iter().all(|ask| {
+                let grant = known.grant(ask.card);
+                grant.is_some_and(|grant| grant.limit == ask.bytes)
+            }))
 }

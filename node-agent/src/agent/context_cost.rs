@@ -89,11 +89,13 @@ impl ContextCosts {
 
     /// Whether a request for the card must wait for a probe.
     pub(super) fn must_probe(&self, cards: &CardInventory, card: CardUuid) -> bool {
-        let is_unknown = |model| self.reserves.of(model).is_none();
         self.running
             .as_ref()
             .is_some_and(|running| running.probe.card == card)
-            || (self.fixed.is_none() && cards.model(card).is_some_and(is_unknown))
+            || (self.fixed.is_none()
+                && cards
+                    .model(card)
+                    .is_some_and(|model| self.reserves.of(model).is_none()))
     }
 
     pub(super) fn has_waiting(&self) -> bool {

@@ -43,14 +43,13 @@ impl LingeringProcesses {
 
     /// Drops processes that the driver no longer lists.
     pub(super) fn observe(&mut self, readings: &DriverReadings) {
-        let may_list = |pid: &u32| {
-            let mut cards = readings.cards.iter();
-            cards.any(|card| card.health != Health::Healthy || card.processes.contains_key(pid))
-        };
         self.0.retain(|pid, leaver| {
             // The reading at hand may have been requested before the end.
             let from = *leaver.counts_from.get_or_insert(readings.sequence + 1);
-            readings.sequence < from || may_list(pid)
+            let mut cards = readings.cards.iter();
+            readings.sequence < from
+                || cards
+                    .any(|card| card.health != Health::Healthy || card.processes.contains_key(pid))
         });
     }
 

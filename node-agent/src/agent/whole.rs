@@ -154,16 +154,18 @@ fn proposal(
     cards: &[CardUuid],
     ttl: Duration,
 ) -> PlacementProposal {
-    let ask = |card: &CardUuid| CardRequest {
-        card: *card,
-        bytes: ledger
-            .card(*card)
-            .map_or(Bytes::ZERO, |of| of.capacity.allocatable()),
-    };
     PlacementProposal {
         key,
         name,
-        asks: cards.iter().map(ask).collect(),
+        asks: cards
+            .iter()
+            .map(|card| CardRequest {
+                card: *card,
+                bytes: ledger
+                    .card(*card)
+                    .map_or(Bytes::ZERO, |of| of.capacity.allocatable()),
+            })
+            .collect(),
         ttl,
     }
 }

@@ -54,8 +54,8 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let (fencing, users) = (Arc::new(fencing), service.users);
-    let authorise = move |request| authorise(request, users, &fencing);
-    let service = AgentServer::with_interceptor(service, authorise);
+    let service =
+        AgentServer::with_interceptor(service, move |request| authorise(request, users, &fencing));
     let (connections, incoming) = mpsc::channel(1);
     if let Some(remote) = remote {
         tokio::spawn(remote.accept(connections.clone()));

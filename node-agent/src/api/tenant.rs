@@ -62,10 +62,9 @@ impl TenantUid {
             }
             AllocationOwner::Pod(_) | AllocationOwner::Claim(_) => false,
         };
-        let why = || format!("the holder is not a process of user {}", self.0);
-        is_own
-            .then_some(())
-            .ok_or_else(|| Status::permission_denied(why()))
+        is_own.then_some(()).ok_or_else(|| {
+            Status::permission_denied(format!("the holder is not a process of user {}", self.0))
+        })
     }
 
     /// Whether the request is within the user's quota. It replaces what the allocation `instead` has.

@@ -115,17 +115,20 @@ pub(crate) fn status(refusal: &AllocationRefusal) -> Status {
 }
 
 pub(crate) fn shortfall(shortfall: &Shortfall) -> v1::Shortfall {
-    let held = |holder: &apportion_abi::Holder| v1::Held {
-        name: holder.name.clone(),
-        bytes: holder.bytes.0,
-    };
     v1::Shortfall {
         card: shortfall.ask.card.to_string(),
         asked_bytes: shortfall.ask.bytes.0,
         free_bytes: shortfall.free.0,
         allocatable_bytes: shortfall.allocatable.0,
         unmanaged_bytes: shortfall.unmanaged.0,
-        holders: shortfall.holders.iter().map(held).collect(),
+        holders: shortfall
+            .holders
+            .iter()
+            .map(|holder| v1::Held {
+                name: holder.name.clone(),
+                bytes: holder.bytes.0,
+            })
+            .collect(),
         waiting_helps: shortfall.waiting_helps(),
         sentence: shortfall.to_string(),
     }

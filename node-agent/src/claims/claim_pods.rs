@@ -235,31 +235,32 @@ fn is_replaced(pod: &Pod) -> bool {
 fn shared_container(pod: &Pod, claim: &str, others: &BTreeSet<&str>) -> Option<(String, String)> {
     let spec = pod.spec.as_ref()?;
     let status = pod.status.as_ref();
-    let made = status.and_then(|status| status.resource_claim_statuses.as_deref());
-    let made = made.unwrap_or_default();
-    let claim_of = |entry: &str| {
-        let listed = spec.resource_claims.iter().flatten();
-        let listed = listed.into_iter().find(|one| one.name == entry)?;
-        let of_template = || {
-            let status = made.iter().find(|one| one.name == entry)?;
-            status.resource_claim_name.as_deref()
-        };
-        listed.resource_claim_name.as_deref().or_else(of_template)
-    };
+    let made = status
+        .and_then(|status| status.resource_claim_statuses.as_deref())
+        .unwrap_or_default();
     let extended = status.and_then(|status| status.extended_resource_claim_status.as_ref());
     let claim = without_namespace(claim);
     let containers = spec.init_containers.iter().flatten();
     containers.chain(&spec.containers).find_map(|container| {
         let resources = container.resources.as_ref();
-        let entries = resources.and_then(|resources| resources.claims.as_deref());
-        let entries = entries.unwrap_or_default().iter();
+        let entries = resources
+            .and_then(|resources| resources.claims.as_deref())
+            .unwrap_or_default()
+            .iter();
         let by_request = extended.filter(|extended| {
             let mut mappings = extended.request_mappings.iter();
             mappings.any(|mapping| mapping.container_name == container.name)
         });
         let by_request = by_request.map(|extended| extended.resource_claim_name.as_str());
         let named: BTreeSet<&str> = entries
-            .filter_map(|entry| claim_of(&entry.name))
+            .filter_map(|entry| {
+                let mut listed = spec.resource_claims.iter().flatten();
+                let listed = listed.find(|one| one.name == entry.name)?;
+                listed.resource_claim_name.as_deref().or_else(|| {
+                    let status = made.iter().find(|one| one.name == entry.name)?;
+                    status.resource_claim_name.as_deref()
+                })
+            })
             .chain(by_request)
             .collect();
         let other = named.intersection(others).next()?;

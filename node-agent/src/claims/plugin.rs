@@ -193,14 +193,16 @@ impl PreparedClaim {
     /// Each device brings the grant of the whole claim, because a container may name only one of the requests. The
     /// runtime applies the same CDI device once or several times with the same result.
     fn devices(self) -> Vec<v1::Device> {
-        let device = |of: ClaimedDevice| v1::Device {
-            request_names: vec![of.request],
-            pool_name: of.pool,
-            device_name: of.device,
-            cdi_device_ids: vec![self.cdi.clone()],
-            share_id: of.share,
-        };
-        self.devices.into_iter().map(device).collect()
+        self.devices
+            .into_iter()
+            .map(|of| v1::Device {
+                request_names: vec![of.request],
+                pool_name: of.pool,
+                device_name: of.device,
+                cdi_device_ids: vec![self.cdi.clone()],
+                share_id: of.share,
+            })
+            .collect()
     }
 }
 

@@ -61,15 +61,18 @@ pub(super) fn slice(
 
 /// The devices of the offers.
 pub(super) fn devices(offers: &DeviceOffers) -> Vec<Device> {
-    let device = |of: &DeviceOffer| Device {
-        name: device_name(of.offer.card),
-        allow_multiple_allocations: Some(true),
-        attributes: Some(attributes(of, offers)),
-        capacity: Some([(DRA_MEMORY.to_owned(), memory(of))].into()),
-        taints: taints(of, offers.has_other_owner),
-        ..Device::default()
-    };
-    offers.devices.iter().map(device).collect()
+    offers
+        .devices
+        .iter()
+        .map(|of| Device {
+            name: device_name(of.offer.card),
+            allow_multiple_allocations: Some(true),
+            attributes: Some(attributes(of, offers)),
+            capacity: Some([(DRA_MEMORY.to_owned(), memory(of))].into()),
+            taints: taints(of, offers.has_other_owner),
+            ..Device::default()
+        })
+        .collect()
 }
 
 /// The memory for claims. The smallest value of the policy may not exceed it, so a full card is tainted instead.

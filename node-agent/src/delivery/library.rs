@@ -54,11 +54,10 @@ impl InstalledLibraries {
         let mut read = Vec::new();
         let mut digest = Sha256::new();
         for path in files {
-            let failed = |source| InstallError::Read {
+            let content = fs::read(path).map_err(|source| InstallError::Read {
                 path: path.clone(),
                 source,
-            };
-            let content = fs::read(path).map_err(failed)?;
+            })?;
             let name = path
                 .file_name()
                 .unwrap_or_default()
@@ -88,8 +87,9 @@ impl InstalledLibraries {
             place(&folder.join(name), content).map_err(failed)?;
         }
         let sizes = read.into_iter();
-        let files = sizes.map(|(name, content)| (name, content.len() as u64));
-        let files = files.collect();
+        let files = sizes
+            .map(|(name, content)| (name, content.len() as u64))
+            .collect();
         Ok(Self { folder, files })
     }
 

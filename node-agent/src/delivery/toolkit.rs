@@ -76,10 +76,9 @@ impl DriverSources {
     pub(crate) fn missing_devices(&self) -> Vec<&'static str> {
         let root = self.device_root();
         let devices = CONTROL_DEVICES.iter().copied();
-        let is_missing = |path: &&str| !Path::new(&format!("{root}{path}")).exists();
         devices
             .filter(|_| !root.is_empty())
-            .filter(is_missing)
+            .filter(|path| !Path::new(&format!("{root}{path}")).exists())
             .collect()
     }
 
@@ -104,9 +103,9 @@ fn description(folders: &[PathBuf]) -> Result<Option<NvidiaCdiSpec>, NvidiaSpecE
             continue;
         };
         let next = NvidiaCdiSpec::new(&path.display().to_string(), content)?;
-        let is_usual =
-            |next: &NvidiaCdiSpec| found.as_ref().is_none_or(|of| next.rank() <= of.rank());
-        if let Some(next) = next.filter(is_usual) {
+        if let Some(next) =
+            next.filter(|next| found.as_ref().is_none_or(|of| next.rank() <= of.rank()))
+        {
             found = Some(next);
         }
     }
@@ -117,13 +116,12 @@ fn description(folders: &[PathBuf]) -> Result<Option<NvidiaCdiSpec>, NvidiaSpecE
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
-    let is_one = |path: &PathBuf| {
+    paths.retain(|path| {
         let ending = path
             .extension()
             .is_some_and(|of| of == "json" || of == "yaml");
         ending && !name(path).starts_with("apportion.dev-")
-    };
-    paths.retain(is_one);
+    });
     paths.sort();
     paths
 }
@@ -156,8 +154,10 @@ fn libraries(folder: &Path) -> Result<Vec<String>, DriverFilesError> {
         .filter(|name| folder.join(name).exists())
         .collect();
     names.sort();
-    let is_missing = |library: &&&'static str| !names.iter().any(|name| name == **library);
-    if let Some(library) = LIBRARIES[..NEEDED].iter().find(is_missing) {
+    if let Some(library) = LIBRARIES[..NEEDED]
+        .iter()
+        .find(|library| !names.iter().any(|name| name == **library))
+    {
         let folder = folder.to_owned();
         return Err(DriverFilesError::NoLibrary { library, folder });
     }

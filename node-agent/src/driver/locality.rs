@@ -90,8 +90,10 @@ fn end(device: &Device<'_>) -> LinkEndpoint {
 fn linked(one: &LinkEndpoint, other: &LinkEndpoint, cards: &[LinkEndpoint]) -> CardCloseness {
     let direct = other.bus.and_then(|bus| one.links.get(&bus)).copied();
     let to_switches = |end: &LinkEndpoint| {
-        let is_card = |bus: &Bus| cards.iter().any(|card| card.bus == Some(*bus));
-        let switches = end.links.iter().filter(|(bus, _)| !is_card(bus));
+        let switches = end
+            .links
+            .iter()
+            .filter(|(bus, _)| !cards.iter().any(|card| card.bus == Some(**bus)));
         switches.map(|(_, count)| count).sum::<u32>()
     };
     let switched = to_switches(one).min(to_switches(other));

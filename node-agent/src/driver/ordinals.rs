@@ -13,11 +13,13 @@ type Address = (u32, u32, u32);
 
 /// Fills in the ordinal of each card, if these are all of the driver's `count` cards.
 pub(super) fn enter(nvml: &Nvml, count: u32, cards: &mut [FoundCard]) {
-    let address = |card: &FoundCard| -> Option<Address> {
-        let pci = nvml.device_by_index(card.index).ok()?.pci_info().ok()?;
-        Some((pci.domain, pci.bus, pci.device))
-    };
-    let addresses: Option<Vec<Address>> = cards.iter().map(address).collect();
+    let addresses: Option<Vec<Address>> = cards
+        .iter()
+        .map(|card| -> Option<Address> {
+            let pci = nvml.device_by_index(card.index).ok()?.pci_info().ok()?;
+            Some((pci.domain, pci.bus, pci.device))
+        })
+        .collect();
     let is_complete = u32::try_from(cards.len()) == Ok(count);
     let ordinals = addresses.filter(|_| is_complete).and_then(|all| of(&all));
     for (card, ordinal) in cards.iter_mut().zip(ordinals.into_iter().flatten()) {
@@ -27,12 +29,14 @@ pub(super) fn enter(nvml: &Nvml, count: u32, cards: &mut [FoundCard]) {
 
 /// The position of each address in the order; `None` if two are equal.
 fn of(addresses: &[Address]) -> Option<Vec<u32>> {
-    let place = |own: &Address| {
-        let is_twice = addresses.iter().filter(|other| *other == own).count() > 1;
-        let before = addresses.iter().filter(|other| *other < own).count();
-        u32::try_from(before).ok().filter(|_| !is_twice)
-    };
-    addresses.iter().map(place).collect()
+    addresses
+        .iter()
+        .map(|own| {
+            let is_twice = addresses.iter().filter(|other| *other == own).count() > 1;
+            let before = addresses.iter().filter(|other| *other < own).count();
+            u32::try_from(before).ok().filter(|_| !is_twice)
+        })
+        .collect()
 }
 
 #[cfg(test)]

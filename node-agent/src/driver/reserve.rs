@@ -71,8 +71,10 @@ impl ContextReserves {
             first: ASSUMED,
             further: None,
         };
-        let assumed = || self.unmeasurable.contains(&key).then_some(assumed);
-        self.learned.get(&key).copied().or_else(assumed)
+        self.learned
+            .get(&key)
+            .copied()
+            .or_else(|| self.unmeasurable.contains(&key).then_some(assumed))
     }
 
     /// Saves a measurement, or remembers that it failed.
@@ -83,9 +85,12 @@ impl ContextReserves {
             return Ok(());
         };
         self.learned.insert(key, cost);
-        let record = |(key, cost): (&String, &ContextCost)| (key.clone(), ReserveRecord::of(*cost));
         let file = ReservesFile {
-            contexts: self.learned.iter().map(record).collect(),
+            contexts: self
+                .learned
+                .iter()
+                .map(|(key, cost)| (key.clone(), ReserveRecord::of(*cost)))
+                .collect(),
         };
         let text = serde_json::to_vec_pretty(&file).map_err(std::io::Error::other)?;
         atomic_write::replace(&self.path, &text)

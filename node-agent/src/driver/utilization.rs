@@ -46,7 +46,10 @@ impl UtilizationSampler {
             *sum += sample.sm_util.min(100);
             *count += 1;
         }
-        let mean = |(pid, (sum, count))| (pid, sum / count);
-        Some(sums.into_iter().map(mean).collect())
+        Some(
+            sums.into_iter()
+                .map(|(pid, (sum, count))| (pid, sum / count))
+                .collect(),
+        )
     }
 }

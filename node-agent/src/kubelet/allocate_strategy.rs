@@ -26,16 +26,18 @@ impl AllocateStrategy {
 
     /// The answer for the devices of a container. The first device brings everything that the container gets.
     pub(super) fn of(&self, devices: &[String], kind: Kind) -> ContainerAllocateResponse {
-        let named = |device: &String| CdiDevice {
-            name: cdi::device_name(device),
-        };
         match (self, devices.first()) {
             (Self::Folders(folders, files), Some(first)) => {
                 let folder = folders.path(first).display().to_string();
                 translated(slot::answer(first, &folder, files, kind))
             }
             (Self::Cdi, _) | (_, None) => ContainerAllocateResponse {
-                cdi_devices: devices.iter().map(named).collect(),
+                cdi_devices: devices
+                    .iter()
+                    .map(|device| CdiDevice {
+                        name: cdi::device_name(device),
+                    })
+                    .collect(),
                 ..ContainerAllocateResponse::default()
             },
         }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use apportion_abi::CardUuid;
 use apportion_abi::names::DRA_DRIVER;
 use apportion_exit::error_chain;
-use apportion_proto::podresources::{DynamicResource, PodResources};
+use apportion_proto::podresources::PodResources;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -60,11 +60,11 @@ pub(super) fn own(
     let mut claims: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     for pod in listed {
         let all = pod.containers.iter().flat_map(|of| &of.dynamic_resources);
-        let is_own = |claim: &&DynamicResource| {
+        let own = all.filter(|claim| {
             let mut devices = claim.claim_resources.iter();
             devices.any(|device| device.driver_name == DRA_DRIVER)
-        };
-        for claim in all.filter(is_own) {
+        });
+        for claim in own {
             let name = format!("{}/{}", pod.namespace, pod.name);
             let claim = format!("{}/{}", claim.claim_namespace, claim.claim_name);
             if let Some(uid) = uid_of(&name) {
@@ -159,12 +159,12 @@ async fn follow(client: Client, node: &str, published: &watch::Sender<Published>
 fn offered(slice: &ResourceSlice) -> Published {
     let devices = slice.spec.devices.iter().flatten();
     let ours = devices.filter(|_| slice.spec.driver == DRIVER);
-    let card = |device: &k8s_openapi::api::resource::v1::Device| {
+    ours.filter_map(|device| {
         let attribute = |name: &str| device.attributes.as_ref()?.get(name)?.string.clone();
         let uuid = attribute("parentUUID").or_else(|| attribute("uuid"))?;
         Some((device.name.clone(), uuid.parse().ok()?))
-    };
-    ours.filter_map(card).collect()
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -177,18 +177,20 @@ mod tests {
     const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
     fn pod(name: &str, claimed: &[(&str, &str)]) -> PodResources {
-        let claim = |(driver, device): &(&str, &str)| ClaimResource {
-            driver_name: (*driver).to_owned(),
-            pool_name: "node".to_owned(),
-            device_name: (*device).to_owned(),
-        };
         PodResources {
             name: name.to_owned(),
             namespace: "team".to_owned(),
             containers: vec![ContainerResources {
                 name: "main".to_owned(),
                 dynamic_resources: vec![DynamicResource {
-                    claim_resources: claimed.iter().map(claim).collect(),
+                    claim_resources: claimed
+                        .iter()
+                        .map(|(driver, device)| ClaimResource {
+                            driver_name: (*driver).to_owned(),
+                            pool_name: "node".to_owned(),
+                            device_name: (*device).to_owned(),
+                        })
+                        .collect(),
                     ..DynamicResource::default()
                 }],
                 ..ContainerResources::default()
@@ -205,8 +207,9 @@ mod tests {
             pod("b", &[("nic.example.com", "gpu-1"), (DRIVER, "gpu-vfio-1")]),
             pod("c", &[]),
         ];
-        let uid_of = |name: &str| (name == "team/a").then(|| "u1".to_owned());
-        let holders = holders(&listed, &published, uid_of);
+        let holders = holders(&listed, &published, |name| {
+            (name == "team/a").then(|| "u1".to_owned())
+        });
         assert_eq!(holders.keys().collect::<Vec<_>>(), ["u1"]);
         let expected = [ForeignCardId::Uuid(uuid), ForeignCardId::Minor(2)];
         assert_eq!(holders["u1"].cards, expected.into());

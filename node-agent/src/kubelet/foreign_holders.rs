@@ -41,13 +41,12 @@ impl ForeignCardId {
 
 /// The resource with which another plugin offers cards, among the kubelet's allocatable devices.
 pub(super) fn offered(devices: &[ContainerDevices]) -> Option<&str> {
-    let of_others = |of: &&ContainerDevices| {
-        let mut ids = of.device_ids.iter();
-        ids.any(|id| is_foreign_card(&of.resource_name, id))
-    };
     devices
         .iter()
-        .find(of_others)
+        .find(|of| {
+            let mut ids = of.device_ids.iter();
+            ids.any(|id| is_foreign_card(&of.resource_name, id))
+        })
         .map(|of| of.resource_name.as_str())
 }
 
@@ -62,12 +61,15 @@ pub(super) fn holders(
     let listed = listed.map(names);
     let mut pods: BTreeMap<String, ForeignHolder> = BTreeMap::new();
     for entry in &record.entries {
-        let foreign = |id: &&str| is_foreign_card(&entry.resource, id);
-        for id in entry.devices().filter(foreign) {
+        let devices = entry.devices();
+        for id in devices.filter(|id| is_foreign_card(&entry.resource, id)) {
             let known = name_of(&entry.pod);
-            let listed_devices = listed.as_ref().and_then(|names| names.get(id));
-            let is_its = |name: &&String| known.as_ref().is_none_or(|known| known == *name);
-            let listed_devices = listed_devices.into_iter().flatten().find(is_its);
+            let listed_devices = listed
+                .as_ref()
+                .and_then(|names| names.get(id))
+                .into_iter()
+                .flatten()
+                .find(|name| known.as_ref().is_none_or(|known| known == *name));
             if listed.is_some() && listed_devices.is_none() && !live.contains(&entry.pod) {
                 continue;
             }

@@ -27,11 +27,11 @@ pub(super) fn lists<T: Send + Sync + 'static>(
         loop {
             let known = rival.as_ref().map(|rival| *rival.borrow());
             if let Some(known) = known.filter(|known| known.is_there) {
-                let has_left =
-                    |now: &RivalPresence| !now.is_there || now.departures != known.departures;
                 tokio::select! {
                     () = replies.closed() => return,
-                    () = until(&mut rival, has_left) => return,
+                    () = until(&mut rival, |now| {
+                        !now.is_there || now.departures != known.departures
+                    }) => return,
                 }
             }
             let devices = devices(&offers.borrow_and_update());

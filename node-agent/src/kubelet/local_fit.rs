@@ -126,9 +126,8 @@ fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<CardRequest>, S
         cards.iter().filter_map(|card| fit(card, request)).collect();
     fitting.sort_by_key(|(left, ask)| (*left, ask.card));
     let wanted = usize::try_from(request.devices).unwrap_or(usize::MAX);
-    let is_sizeless = |card: &&v1::Card| card.total_bytes == 0;
     if fitting.is_empty()
-        && let Some(card) = cards.iter().find(is_sizeless)
+        && let Some(card) = cards.iter().find(|card| card.total_bytes == 0)
     {
         return Err(sizeless(card));
     }

@@ -129,20 +129,23 @@ mod tests {
     use apportion_proto::podresources::{ContainerDevices, ContainerResources};
 
     fn agreed(record: &KubeletCheckpoint, listed: Option<&[PodResources]>) -> KubeletSnapshot {
-        let name_of = |uid: &str| (uid == "u1").then(|| "team/a".to_owned());
-        super::agreed(record, listed, name_of)
+        super::agreed(record, listed, |uid| {
+            (uid == "u1").then(|| "team/a".to_owned())
+        })
     }
 
     fn record(entries: &[(&str, &str, &str)]) -> KubeletCheckpoint {
-        let entry = |(pod, container, slot): &(&str, &str, &str)| {
-            serde_json::from_value(serde_json::json!({
-                "PodUID": pod, "ContainerName": container, "ResourceName": RESOURCE_SLOT,
-                "DeviceIDs": {"-1": [slot]},
-            }))
-            .unwrap()
-        };
         KubeletCheckpoint {
-            entries: entries.iter().map(entry).collect(),
+            entries: entries
+                .iter()
+                .map(|(pod, container, slot)| {
+                    serde_json::from_value(serde_json::json!({
+                        "PodUID": pod, "ContainerName": container, "ResourceName": RESOURCE_SLOT,
+                        "DeviceIDs": {"-1": [slot]},
+                    }))
+                    .unwrap()
+                })
+                .collect(),
             ..KubeletCheckpoint::default()
         }
     }

@@ -84,8 +84,9 @@ impl KubeletPoller {
         let mut snapshot = agreed(&record, listed.as_deref(), |uid| self.name(uid));
         snapshot.is_complete &= self.is_settled();
         let pods = self.pods.borrow();
-        let settled = on_record(&record).into_iter();
-        let settled = settled.filter(|(slot, _)| !snapshot.disputed.contains_key(slot));
+        let settled = on_record(&record)
+            .into_iter()
+            .filter(|(slot, _)| !snapshot.disputed.contains_key(slot));
         for (slot, (pod, containers)) in settled.filter_map(only).collect::<Vec<_>>() {
             // The pod-resources API lists no init containers.
             if pods.are_init(&pod, &containers) {
@@ -98,8 +99,9 @@ impl KubeletPoller {
             }
         }
         snapshot.ended = pods.ended().cloned().collect();
-        let holds = |uid: &&String| snapshot.held.values().any(|holder| holder.pod == **uid);
-        let over = pods.started_for_good().filter(holds);
+        let over = pods
+            .started_for_good()
+            .filter(|uid| snapshot.held.values().any(|holder| holder.pod == **uid));
         snapshot.ending = pods.ending().chain(over).cloned().collect();
         snapshot.live = pods.live().cloned().collect();
         let name_of = |uid: &str| Some(pods.get(uid)?.name.clone());

@@ -170,15 +170,17 @@ mod tests {
     use apportion_proto::podresources::{ContainerDevices, ContainerResources};
 
     fn record(entries: &[(&str, &str, &[&str])]) -> KubeletCheckpoint {
-        let entry = |(pod, container, ids): &(&str, &str, &[&str])| {
-            serde_json::from_value(serde_json::json!({
-                "PodUID": pod, "ContainerName": container, "ResourceName": RESOURCE_WHOLE,
-                "DeviceIDs": {"0": ids},
-            }))
-            .unwrap()
-        };
         KubeletCheckpoint {
-            entries: entries.iter().map(entry).collect(),
+            entries: entries
+                .iter()
+                .map(|(pod, container, ids)| {
+                    serde_json::from_value(serde_json::json!({
+                        "PodUID": pod, "ContainerName": container, "ResourceName": RESOURCE_WHOLE,
+                        "DeviceIDs": {"0": ids},
+                    }))
+                    .unwrap()
+                })
+                .collect(),
             ..KubeletCheckpoint::default()
         }
     }
@@ -208,8 +210,9 @@ mod tests {
         listed: Option<&[PodResources]>,
         live: &BTreeSet<String>,
     ) -> WholeCardSnapshot {
-        let name_of = |uid: &str| (uid == "known").then(|| "team/b".to_owned());
-        super::holders(record, listed, live, name_of)
+        super::holders(record, listed, live, |uid| {
+            (uid == "known").then(|| "team/b".to_owned())
+        })
     }
 
     #[test]

@@ -14,10 +14,9 @@ use apportion_exit::error_chain;
 use apportion_ledger::{GpuTopology, WholeCardId, WholeCardOffer};
 use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
 use apportion_proto::deviceplugin::{
-    AllocateRequest, AllocateResponse, ContainerPreferredAllocationRequest,
-    ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty, NumaNode,
-    PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
-    PreferredAllocationResponse, TopologyInfo,
+    AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device,
+    DevicePluginOptions, Empty, NumaNode, PreStartContainerRequest, PreStartContainerResponse,
+    PreferredAllocationRequest, PreferredAllocationResponse, TopologyInfo,
 };
 use apportion_runtime_class::slot::Kind;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -85,16 +84,18 @@ impl DevicePlugin for WholeCardPlugin {
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
         let offers = self.offers.borrow().clone();
         let containers = request.into_inner().container_requests;
-        let prefer = |container: &ContainerPreferredAllocationRequest| {
-            let available = ids(&container.available_device_i_ds)?;
-            let must = ids(&container.must_include_device_i_ds)?;
-            let size = usize::try_from(container.allocation_size).unwrap_or_default();
-            let preferred = preferred(&offers, &available, &must, size);
-            Ok(ContainerPreferredAllocationResponse {
-                device_i_ds: preferred.iter().map(WholeCardId::to_string).collect(),
+        let container_responses: Result<_, Status> = containers
+            .iter()
+            .map(|container| {
+                let available = ids(&container.available_device_i_ds)?;
+                let must = ids(&container.must_include_device_i_ds)?;
+                let size = usize::try_from(container.allocation_size).unwrap_or_default();
+                let preferred = preferred(&offers, &available, &must, size);
+                Ok(ContainerPreferredAllocationResponse {
+                    device_i_ds: preferred.iter().map(WholeCardId::to_string).collect(),
+                })
             })
-        };
-        let container_responses: Result<_, Status> = containers.iter().map(prefer).collect();
+            .collect();
         Ok(Response::new(PreferredAllocationResponse {
             container_responses: container_responses?,
         }))
@@ -213,18 +214,19 @@ fn ids(texts: &[String]) -> Result<BTreeSet<WholeCardId>, Status> {
 }
 
 fn devices(of: &WholeCardOffers) -> Vec<Device> {
-    let device = |offer: &WholeCardOffer| {
-        let numa = offer.card.and_then(|card| of.topology.numa(card));
-        let node = |id: u32| NumaNode { id: id.into() };
-        Device {
-            id: offer.id.to_string(),
-            health: health(offer.is_offered),
-            topology: numa.map(|id| TopologyInfo {
-                nodes: vec![node(id)],
-            }),
-        }
-    };
-    of.offers.iter().map(device).collect()
+    of.offers
+        .iter()
+        .map(|offer| {
+            let numa = offer.card.and_then(|card| of.topology.numa(card));
+            Device {
+                id: offer.id.to_string(),
+                health: health(offer.is_offered),
+                topology: numa.map(|id| TopologyInfo {
+                    nodes: vec![NumaNode { id: id.into() }],
+                }),
+            }
+        })
+        .collect()
 }
 
 /// The devices whose cards are best together.
@@ -240,9 +242,11 @@ fn preferred(
         .filter(|offer| available.contains(&offer.id) || must.contains(&offer.id))
         .filter_map(|offer| Some((offer.card?, offer.id)))
         .collect();
-    let is_must = |id: &&WholeCardId| must.contains(id);
-    let must = cards.iter().filter(|(_, id)| is_must(id));
-    let must = must.map(|(card, _)| *card).collect();
+    let must = cards
+        .iter()
+        .filter(|(_, id)| must.contains(id))
+        .map(|(card, _)| *card)
+        .collect();
     let best = of
         .topology
         .best(&cards.keys().copied().collect(), &must, size);
@@ -263,13 +267,14 @@ mod tests {
         for (one, other) in links {
             topology.connect(card(*one), card(*other), CardCloseness::Links(4));
         }
-        let offer = |number: u8| WholeCardOffer {
-            id: WholeCardId(number.into()),
-            card: Some(card(number)),
-            is_offered: number != 1,
-        };
         WholeCardOffers {
-            offers: (1..=count).map(offer).collect(),
+            offers: (1..=count)
+                .map(|number| WholeCardOffer {
+                    id: WholeCardId(number.into()),
+                    card: Some(card(number)),
+                    is_offered: number != 1,
+                })
+                .collect(),
             topology,
         }
     }

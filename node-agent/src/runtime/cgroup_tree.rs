@@ -69,14 +69,14 @@ impl CgroupTree {
 
     /// The kubelet's group of all pods, or the root where there is none.
     pub(crate) fn pods(&self) -> PathBuf {
-        let is_pods = |folder: &PathBuf| {
-            let name = folder.file_name().unwrap_or_default().to_string_lossy();
-            name == "kubepods" || name == "kubepods.slice" || name.ends_with("-kubepods.slice")
-        };
         let first: Vec<_> = folders(&self.root).collect();
         let below = first.iter().flat_map(|folder| folders(folder));
         let mut all = first.iter().cloned().chain(below);
-        all.find(is_pods).unwrap_or_else(|| self.root.clone())
+        all.find(|folder| {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy();
+            name == "kubepods" || name == "kubepods.slice" || name.ends_with("-kubepods.slice")
+        })
+        .unwrap_or_else(|| self.root.clone())
     }
 }
 

@@ -137,11 +137,13 @@ fn reads(spec_dirs: &[String], own: &Path) -> bool {
 
 /// The identities of the runtimes' sockets now.
 pub(crate) fn sockets(options: &RuntimeOptions) -> Sockets {
-    let identity = |path: PathBuf| {
-        let found = std::fs::metadata(&path).ok()?;
-        Some((path, found.ino(), found.ctime(), found.ctime_nsec()))
-    };
-    paths(options).into_iter().filter_map(identity).collect()
+    paths(options)
+        .into_iter()
+        .filter_map(|path| {
+            let found = std::fs::metadata(&path).ok()?;
+            Some((path, found.ino(), found.ctime(), found.ctime_nsec()))
+        })
+        .collect()
 }
 
 fn paths(options: &RuntimeOptions) -> Vec<PathBuf> {
@@ -298,14 +300,13 @@ mod tests {
 
     #[test]
     fn nvidias_runtime_is_the_default_by_name_or_by_program() {
-        let config = |name: &str, program: &str| {
-            serde_json::json!({"containerd": {
+        let is_default = |name: &str, program: &str| {
+            let config = serde_json::json!({"containerd": {
                 "defaultRuntimeName": name,
                 "runtimes": {name: {"options": {"BinaryName": program}}, "nvidia": {}},
-            }})
-            .to_string()
+            }});
+            reported("containerd", "1.7.27", &config.to_string()).1
         };
-        let is_default = |name, program| reported("containerd", "1.7.27", &config(name, program)).1;
         assert!(is_default("nvidia", "/usr/bin/nvidia-container-runtime"));
         assert!(is_default("runc", "/usr/bin/nvidia-container-runtime"));
         assert!(!is_default("runc", ""));

@@ -180,8 +180,10 @@ impl NriPlugin {
             containers = running.len(),
             "Running containers listed by the container runtime"
         );
-        let by_id = |asked: NriContainer| (asked.id.clone(), asked);
-        self.containers = running.into_iter().map(by_id).collect();
+        self.containers = running
+            .into_iter()
+            .map(|asked| (asked.id.clone(), asked))
+            .collect();
     }
 
     fn count(&mut self, verdict: &ContainerVerdict) {

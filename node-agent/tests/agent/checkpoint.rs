@@ -307,14 +307,14 @@ async fn three_thousand_reservations_are_taken_over_with_a_few_checkpoints() {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let expires = u64::try_from(now.as_millis()).unwrap() + 3_600_000;
-    let record = |serial: u64| {
+    let records = (1..=COUNT).map(|serial| {
         serde_json::json!({
             "id": format!("4d-{serial}"), "key": format!("k{serial}"), "name": format!("n{serial}"),
             "created_ms": 1, "state": {"reserved": {"expires_ms": expires}},
             "grants": [{"card": uuid, "limit_bytes": MIB}],
         })
-    };
-    let records: Vec<_> = (1..=COUNT).map(record).collect();
+    });
+    let records: Vec<_> = records.collect();
     let checkpoint = serde_json::json!({
         "version": 1, "boot_id": boot_id.trim(), "epoch": 0x4d, "serial": COUNT,
         "allocations": records,

@@ -241,15 +241,14 @@ impl Host {
 
 /// The library folder of the staged tree.
 fn libraries() -> PathBuf {
-    let beside = || {
-        Path::new(env!("CARGO_BIN_EXE_apportion-agent"))
-            .ancestors()
-            .nth(2)
-            .map(|t| t.join("apportion"))
-    };
     let staged = std::env::var_os("APPORTION_STAGED")
         .map(PathBuf::from)
-        .or_else(beside);
+        .or_else(|| {
+            Path::new(env!("CARGO_BIN_EXE_apportion-agent"))
+                .ancestors()
+                .nth(2)
+                .map(|t| t.join("apportion"))
+        });
     let libraries = staged.unwrap_or_default().join("lib/apportion");
     assert!(
         libraries.exists(),

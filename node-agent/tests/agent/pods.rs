@@ -34,9 +34,10 @@ impl ContainerCgroup {
     /// The same, in a hierarchy of version 2.
     pub(crate) fn unified(test: &str, uid: &str) -> Option<Self> {
         let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-        let is_unified =
-            |root: &&str| fs::exists(format!("{root}/cgroup.controllers")).unwrap_or_default();
-        let roots: Vec<_> = roots.into_iter().filter(is_unified).collect();
+        let roots: Vec<_> = roots
+            .into_iter()
+            .filter(|root| fs::exists(format!("{root}/cgroup.controllers")).unwrap_or_default())
+            .collect();
         Self::below(&roots, test, uid)
     }
 

@@ -35,17 +35,19 @@ async fn a_killed_agents_book_is_taken_over_with_its_accounts() {
     let (_agent, mut client) = host.agent(&[]).await;
     let after = list(&mut client).await;
     let names = |list: &apportion_proto::v1::ListReply| -> Vec<_> {
-        let part = |a: &apportion_proto::v1::Allocation| {
-            (
-                a.id.clone(),
-                a.name.clone(),
-                a.state,
-                a.holder.clone(),
-                a.created_at_ms,
-                a.expires_at_ms,
-            )
-        };
-        list.allocations.iter().map(part).collect()
+        list.allocations
+            .iter()
+            .map(|a| {
+                (
+                    a.id.clone(),
+                    a.name.clone(),
+                    a.state,
+                    a.holder.clone(),
+                    a.created_at_ms,
+                    a.expires_at_ms,
+                )
+            })
+            .collect()
     };
     assert_eq!(names(&after), names(&before));
     assert_eq!(host.metric("apportion_adopted_grants", ""), Some(2.0));

@@ -215,12 +215,12 @@ async fn users_share_one_agent_and_change_only_what_is_theirs() {
         Code::PermissionDenied
     );
     assert_eq!(committed(&host, ALICE, &id, alices.pid()), Code::Ok);
-    let share = |mib| Share {
-        card: first.shares[0].card.clone(),
-        bytes: mib * MIB,
-    };
     let resized = |user, id: &str, mib| {
-        let (id, shares) = (id.to_owned(), vec![share(mib)]);
+        let share = Share {
+            card: first.shares[0].card.clone(),
+            bytes: mib * MIB,
+        };
+        let (id, shares) = (id.to_owned(), vec![share]);
         let resize = ResizeRequest { id, shares };
         let reply = told(&host, user, async |mut client| client.resize(resize).await);
         reply.map_or_else(|status| status.code(), |_| Code::Ok)

@@ -316,8 +316,9 @@ impl fmt::Display for Quantity {
         let whole = self.billionths / ONE;
         if self.form == QuantityFormat::Binary && self.billionths % ONE == 0 && whole.abs() >= 1024
         {
-            let fits = |power: &u32| whole % (1_i128 << power) == 0;
-            let found = BINARY.iter().find(|(_, power)| fits(power));
+            let found = BINARY
+                .iter()
+                .find(|(_, power)| whole % (1_i128 << power) == 0);
             let (suffix, power) = found.copied().unwrap_or(("", 0));
             return write!(f, "{}{suffix}", whole >> power);
         }

@@ -47,13 +47,14 @@ pub fn prefix(pod: &Pod, position: ContainerIndex, entropy: u64) -> String {
 }
 
 fn random(mut entropy: u64) -> String {
-    let mut letter = || {
-        let count = LETTERS.len() as u64;
-        let index = usize::try_from(entropy % count).unwrap_or_default();
-        entropy /= count;
-        char::from(LETTERS[index])
-    };
-    (0..RANDOM).map(|_| letter()).collect()
+    (0..RANDOM)
+        .map(|_| {
+            let count = LETTERS.len() as u64;
+            let index = usize::try_from(entropy % count).unwrap_or_default();
+            entropy /= count;
+            char::from(LETTERS[index])
+        })
+        .collect()
 }
 
 /// The name of the config map with a container's card and portion.
@@ -119,8 +120,12 @@ pub fn upsert(
     };
     let owners = existing["metadata"]["ownerReferences"].as_array();
     let fields = ["apiVersion", "kind", "name", "uid"];
-    let is_ours = |other: &Value| fields.iter().all(|field| other[field] == owner[field]);
-    if !owners.is_some_and(|owners| owners.len() == 1 && owners.iter().all(is_ours)) {
+    if !owners.is_some_and(|owners| {
+        owners.len() == 1
+            && owners
+                .iter()
+                .all(|other| fields.iter().all(|field| other[field] == owner[field]))
+    }) {
         return wanted;
     }
     let mut completed = existing.clone();

@@ -72,12 +72,14 @@ fn others(pod: &Pod) -> Result<Vec<ContainerIndex>, PodRefusal> {
 }
 
 fn asks_for_card(requests: &ResourceList) -> bool {
-    let is_card = |name: &str| name == names::WHOLE || name.starts_with(names::PARTITION);
-    let is_some = |amount: &serde_json::Value| match amount {
-        serde_json::Value::String(text) => text.parse::<Quantity>().is_ok_and(|q| !q.is_zero()),
-        number => number.as_f64().is_some_and(|amount| amount != 0.0),
-    };
-    requests
-        .iter()
-        .any(|(name, amount)| is_card(name) && is_some(amount))
+    requests.iter().any(|(name, amount)| {
+        let is_card = name == names::WHOLE || name.starts_with(names::PARTITION);
+        is_card
+            && match amount {
+                serde_json::Value::String(text) => {
+                    text.parse::<Quantity>().is_ok_and(|q| !q.is_zero())
+                }
+                number => number.as_f64().is_some_and(|amount| amount != 0.0),
+            }
+    })
 }

@@ -30,13 +30,17 @@ fn judge(
     new: &ReviewedQueue,
     others: &[ReviewedQueue],
 ) -> QueueVerdict {
-    let find = |name: &str| {
-        others
-            .iter()
-            .find(|other| other.metadata.name == name)
-            .cloned()
-    };
-    queue::check(old, new, &find, true)
+    queue::check(
+        old,
+        new,
+        &|name: &str| {
+            others
+                .iter()
+                .find(|other| other.metadata.name == name)
+                .cloned()
+        },
+        true,
+    )
 }
 
 #[test]
@@ -116,9 +120,8 @@ fn an_orphan_is_refused_only_where_quotas_are_compared() {
         refusal,
         "failed to get parent queue lab: queues.scheduling.run.ai \"lab\" not found"
     );
-    let nobody = |_: &str| None;
     assert_eq!(
-        queue::check(None, &orphan, &nobody, false),
+        queue::check(None, &orphan, &|_: &str| None, false),
         QueueVerdict::default()
     );
 }
@@ -146,14 +149,18 @@ fn a_queue_below_itself_is_warned_about() {
         queue("b", "c", 1.0, 1.0, 1.0, &[]),
         queue("c", "b", 1.0, 1.0, 1.0, &[]),
     ];
-    let find = |name: &str| {
-        circle
-            .iter()
-            .find(|other| other.metadata.name == name)
-            .cloned()
-    };
     assert_eq!(
-        queue::check(None, &queue("x", "b", 1.0, 1.0, 1.0, &[]), &find, false),
+        queue::check(
+            None,
+            &queue("x", "b", 1.0, 1.0, 1.0, &[]),
+            &|name: &str| {
+                circle
+                    .iter()
+                    .find(|other| other.metadata.name == name)
+                    .cloned()
+            },
+            false
+        ),
         QueueVerdict::default()
     );
     assert_eq!(verdict, QueueVerdict::default());
@@ -216,7 +223,8 @@ proptest! {
         }).collect();
         let group = ReviewedPodGroup::deserialize(&json!({"spec": {"subGroups": groups}})).unwrap();
         let by_index: BTreeMap<usize, Option<usize>> = parents.iter().copied().enumerate().collect();
-        let reaches_top = |mut at: usize| {
+        let is_tree = by_index.keys().all(|index| {
+            let mut at = *index;
             for _ in 0..=by_index.len() {
                 match by_index.get(&at) {
                     Some(Some(parent)) => at = *parent,
@@ -225,8 +233,7 @@ proptest! {
                 }
             }
             false
-        };
-        let is_tree = by_index.keys().all(|index| reaches_top(*index));
+        });
         prop_assert_eq!(pod_group::find(&group.spec).structure.is_none(), is_tree);
     }
 }

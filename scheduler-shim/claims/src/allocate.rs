@@ -482,8 +482,8 @@ fn plan<'a>(
         return Err(invalid(claim, None, reason));
     }
     let constraints = spec.constraints.iter().map(|one| {
-        let unknown = || invalid(claim, None, "a constraint of an unknown kind".to_owned());
-        ConstraintState::new(one).ok_or_else(unknown)
+        ConstraintState::new(one)
+            .ok_or_else(|| invalid(claim, None, "a constraint of an unknown kind".to_owned()))
     });
     Ok(ClaimPlan {
         claim,

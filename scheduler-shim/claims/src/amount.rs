@@ -18,8 +18,9 @@ impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         let quantity = Quantity::from_json(&value);
-        let message = || D::Error::custom(format!("{value} is not a quantity"));
-        quantity.map(Self).ok_or_else(message)
+        quantity
+            .map(Self)
+            .ok_or_else(|| D::Error::custom(format!("{value} is not a quantity")))
     }
 }
 

@@ -102,10 +102,9 @@ impl AttributeValues {
 impl Device {
     /// The attribute with that full name, domain included.
     pub(crate) fn attribute(&self, driver: &str, name: &str) -> Option<&DeviceAttribute> {
-        let local = || {
+        self.attributes.get(name).or_else(|| {
             let (domain, local) = name.split_once('/')?;
             self.attributes.get(local).filter(|_| domain == driver)
-        };
-        self.attributes.get(name).or_else(local)
+        })
     }
 }

@@ -130,7 +130,7 @@ fn is_allowed(amount: Quantity, policy: Option<&CapacityRequestPolicy>) -> bool 
     };
     let is_above = range.max.is_some_and(|max| amount > max.0);
     let min = range.min.map(|min| min.0).unwrap_or_default();
-    let is_between =
-        |step: Quantity| (amount.billionths() - min.billionths()) % step.billionths() != 0;
-    !is_above && !step(range).is_some_and(is_between)
+    !is_above
+        && step(range)
+            .is_none_or(|step| (amount.billionths() - min.billionths()) % step.billionths() == 0)
 }

@@ -32,8 +32,10 @@ impl DeviceInventory {
             return own.map(|result| self.part_given(result)).sum();
         }
         let first = requests.iter().filter_map(|request| {
-            let first = || request.first_available.first();
-            request.exactly.as_ref().or_else(first)
+            request
+                .exactly
+                .as_ref()
+                .or_else(|| request.first_available.first())
         });
         let counted = first.filter(|terms| !terms.admin_access && counts(&terms.device_class_name));
         let parts = counted.map(|terms| {

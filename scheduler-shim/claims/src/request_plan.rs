@@ -104,15 +104,9 @@ impl<'a> NodeDevices<'a> {
             }
         }
         let name = device.node_name.as_deref();
-        let is_near = || {
-            reaches(
-                &self.node,
-                name,
-                device.all_nodes,
-                device.node_selector.as_ref(),
-            )
-        };
-        Ok(!known.slice.spec.per_device_node_selection || is_near())
+        let selector = device.node_selector.as_ref();
+        Ok(!known.slice.spec.per_device_node_selection
+            || reaches(&self.node, name, device.all_nodes, selector))
     }
 
     /// Plans a request.
@@ -135,16 +129,15 @@ impl<'a> NodeDevices<'a> {
             return Err(invalid("derived attributes are not supported".to_owned()));
         }
         let class = self.inventory.class(&terms.device_class_name);
-        let missing = || {
-            invalid(format!(
-                "there is no device class {}",
-                terms.device_class_name
-            ))
-        };
         let mut plan = RequestPlan {
             name,
             terms,
-            class: class.ok_or_else(missing)?,
+            class: class.ok_or_else(|| {
+                invalid(format!(
+                    "there is no device class {}",
+                    terms.device_class_name
+                ))
+            })?,
             wanted: 0,
             all: Vec::new(),
         };

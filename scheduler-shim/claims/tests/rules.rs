@@ -177,7 +177,6 @@ fn administrators_get_devices_beside_their_users() {
 fn taints_keep_requests_away_that_do_not_tolerate_them() {
     let tainted = |effect: &str| json!([{"name": "a", "taints": [{"key": "sick", "value": "yes", "effect": effect}]}]);
     let refusal = "claim c0, request r: wants 1 device of class gpu, 0 free (1 tainted)";
-    let tolerates = |toleration: Value| json!({"tolerations": [toleration]});
     for (toleration, is_tolerated) in [
         (json!({"key": "sick", "operator": "Exists"}), true),
         (json!({"operator": "Exists"}), true),
@@ -193,7 +192,7 @@ fn taints_keep_requests_away_that_do_not_tolerate_them() {
         ),
         (json!({"key": "sick", "operator": "Unheard"}), false),
     ] {
-        let case = Case::new(tainted("NoSchedule")).asks(tolerates(toleration));
+        let case = Case::new(tainted("NoSchedule")).asks(json!({"tolerations": [toleration]}));
         if is_tolerated {
             case.gives(&["r=a"]);
         } else {

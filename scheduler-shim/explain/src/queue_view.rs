@@ -1,6 +1,7 @@
 //! Queues in numbers.
 
 use apportion_policy::amounts::ResourceKind;
+use apportion_policy::share::ResourceShare;
 use serde::Serialize;
 
 use super::decided_cluster::DecidedCluster;
@@ -46,35 +47,35 @@ pub(crate) fn all(decided: &DecidedCluster<'_>) -> Vec<QueueView> {
 
 fn view(decided: &DecidedCluster<'_>, queue: usize) -> QueueView {
     let queue = decided.queues.get(queue);
-    let resource = |resource: ResourceKind| {
-        let share = queue.of(resource);
-        let amount = |number| formatting::amount(resource, number);
-        ResourceView {
-            resource: formatting::name(resource),
-            quota: share.deserved,
-            limit: share.limit,
-            allocated: share.allocated,
-            allocated_non_preemptible: share.non_preemptible,
-            requested: share.request,
-            fair_share: share.fair,
-            usage: share.usage,
-            message: format!(
-                "quota {}, limit {}, allocated {} ({} non-preemptible), requested {}, fair share {}{}",
-                amount(share.deserved),
-                amount(share.limit),
-                amount(share.allocated),
-                amount(share.non_preemptible),
-                amount(share.request),
-                amount(share.fair),
-                before(share.usage)
-            ),
-        }
-    };
     QueueView {
         queue: queue.uid.clone(),
         resources: [ResourceKind::Gpu, ResourceKind::Cpu, ResourceKind::Memory]
-            .map(resource)
+            .map(|resource| resource_view(resource, queue.of(resource)))
             .to_vec(),
+    }
+}
+
+fn resource_view(resource: ResourceKind, share: &ResourceShare) -> ResourceView {
+    let amount = |number| formatting::amount(resource, number);
+    ResourceView {
+        resource: formatting::name(resource),
+        quota: share.deserved,
+        limit: share.limit,
+        allocated: share.allocated,
+        allocated_non_preemptible: share.non_preemptible,
+        requested: share.request,
+        fair_share: share.fair,
+        usage: share.usage,
+        message: format!(
+            "quota {}, limit {}, allocated {} ({} non-preemptible), requested {}, fair share {}{}",
+            amount(share.deserved),
+            amount(share.limit),
+            amount(share.allocated),
+            amount(share.non_preemptible),
+            amount(share.request),
+            amount(share.fair),
+            before(share.usage)
+        ),
     }
 }
 

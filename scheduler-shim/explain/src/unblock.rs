@@ -53,15 +53,17 @@ pub(crate) fn changes(
             changes.push(format!("the quota of queue {queue} is raised"));
         }
     }
-    let all = |cluster: &mut Cluster| {
-        for queue in &path {
-            each_quota(cluster, queue, |quota| {
-                quota.limit = UNLIMITED;
-                quota.deserved = UNLIMITED;
-            });
-        }
-    };
-    if changes.is_empty() && !path.is_empty() && helps(&all) {
+    if changes.is_empty()
+        && !path.is_empty()
+        && helps(&|cluster| {
+            for queue in &path {
+                each_quota(cluster, queue, |quota| {
+                    quota.limit = UNLIMITED;
+                    quota.deserved = UNLIMITED;
+                });
+            }
+        })
+    {
         changes.push(format!(
             "the limits and quotas of the queues {} are raised",
             path.join(", ")
@@ -168,19 +170,18 @@ fn set_preemptible(cluster: &mut Cluster, name: &str) {
 /// One node of each different shape.
 fn shapes<'a>(decided: &DecidedCluster<'a>) -> Vec<&'a Node> {
     let mut known = BTreeSet::new();
-    let shape = |node: &Node| {
+    let mut nodes: Vec<&Node> = decided.cluster.nodes.iter().collect();
+    nodes.sort_by(|left, right| left.name.cmp(&right.name));
+    nodes.retain(|node| {
         let cards = TaskGpuRequest::Partitions(node.partitions.clone());
-        (
+        known.insert((
             node.card_count(),
             node.card_sizes(),
             node.cpu_millis,
             node.memory,
             format!("{cards:?}"),
-        )
-    };
-    let mut nodes: Vec<&Node> = decided.cluster.nodes.iter().collect();
-    nodes.sort_by(|left, right| left.name.cmp(&right.name));
-    nodes.retain(|node| known.insert(shape(node)));
+        ))
+    });
     nodes
 }
 

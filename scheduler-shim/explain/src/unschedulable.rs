@@ -106,15 +106,20 @@ pub(crate) fn affinity(
 fn used_port<'t>(decided: &DecidedCluster<'_>, task: &'t Task, node: &str) -> Option<&'t str> {
     let terms = task.apart.iter();
     let mut ports = terms.filter_map(|term| Some((term, objects::pod_affinity::port(term)?)));
-    let is_there = |other: &Task| {
-        let outcome = decided.outcomes.get(other.name.as_str());
-        let outcome = outcome.filter(|outcome| outcome.status.is_active());
-        let placement = outcome.and_then(|outcome| outcome.placement.as_ref());
-        other.name != task.name && placement.is_some_and(|placement| placement.node == node)
-    };
-    let tasks = || decided.cluster.jobs.iter().flat_map(|job| &job.tasks);
-    let found = ports
-        .find(|(term, _)| tasks().any(|other| term.are_like(&other.labels) && is_there(other)));
+    let found = ports.find(|(term, _)| {
+        let mut tasks = decided.cluster.jobs.iter().flat_map(|job| &job.tasks);
+        tasks.any(|other| {
+            if other.name == task.name || !term.are_like(&other.labels) {
+                return false;
+            }
+            let outcome = decided
+                .outcomes
+                .get(other.name.as_str())
+                .filter(|outcome| outcome.status.is_active());
+            let placement = outcome.and_then(|outcome| outcome.placement.as_ref());
+            placement.is_some_and(|placement| placement.node == node)
+        })
+    });
     found.map(|(_, port)| port)
 }
 
@@ -260,13 +265,13 @@ fn unmet(
     }
     cards::unmet(decided, task, node, idle.cards).or_else(|| {
         let unmet_requirement = decided.session.lacks_pod_slot(&task.name, &node.name);
-        let message = || {
-            format!(
+        unmet_requirement.then(|| {
+            let message = format!(
                 "has {} of {} places for pods free; a share on a GPU that nobody shares yet takes two, as in KAI",
                 idle.pods, node.pods
-            )
-        };
-        unmet_requirement.then(|| (UnmetRequirement::Pods, message()))
+            );
+            (UnmetRequirement::Pods, message)
+        })
     })
     .or_else(|| {
         let fits = decided.session.fits_zones(&task.name, &node.name);

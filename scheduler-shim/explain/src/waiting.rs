@@ -289,11 +289,9 @@ fn no_capacity(
         .iter()
         .map(|(unmet, count)| format!("{count} node(s) {}", unmet.message()))
         .collect();
-    let free = |view: &NodeView| view.cards.iter().map(|card| card.free_bytes).max();
-    let closest = lacking
-        .iter()
-        .rev()
-        .max_by_key(|(unmet, view, _)| (*unmet, free(view)));
+    let closest = lacking.iter().rev().max_by_key(|(unmet, view, _)| {
+        (*unmet, view.cards.iter().map(|card| card.free_bytes).max())
+    });
     let closest =
         closest.map(|(_, view, message)| format!("; closest is {}: {message}", view.node));
     format!(

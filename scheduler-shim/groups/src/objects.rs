@@ -89,8 +89,11 @@ impl ObjectStore {
     /// Finds an object by name.
     pub fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<ObjectView<'_>> {
         if kind == "PodGroup" {
-            let requested = || (namespace.to_owned(), name.to_owned());
-            self.trace(|trace| trace.pod_groups.push(requested()));
+            self.trace(|trace| {
+                trace
+                    .pod_groups
+                    .push((namespace.to_owned(), name.to_owned()))
+            });
         }
         let found = self.kinds.get(kind)?.get(namespace)?.named.get(name);
         found.map(ObjectView::lazy)

@@ -89,8 +89,8 @@ proptest! {
             let workload = GroupingInput::new(ObjectView::new(&pod), chain, &objects, &settings);
             let Ok(group) = group_by(row, &workload) else { continue };
             for (at, part) in group.sub_groups.iter().enumerate() {
-                let is_above = |parent| group.sub_groups[..at].iter().any(|p| &p.name == parent);
-                prop_assert!(part.parent.as_ref().is_none_or(is_above), "{group:?}");
+                let mut above = group.sub_groups[..at].iter();
+                prop_assert!(part.parent.as_ref().is_none_or(|parent| above.any(|p| &p.name == parent)), "{group:?}");
             }
         }
     }

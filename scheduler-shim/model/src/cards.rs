@@ -212,13 +212,15 @@ mod tests {
     use super::*;
 
     fn node(cards: &[(&str, u64)]) -> Node {
-        let card = |&(name, mib): &(&str, u64)| ListedCard {
-            name: name.to_owned(),
-            memory: Bytes::from_mib(mib),
-            is_healthy: true,
-        };
         Node {
-            listed: cards.iter().map(card).collect(),
+            listed: cards
+                .iter()
+                .map(|&(name, mib)| ListedCard {
+                    name: name.to_owned(),
+                    memory: Bytes::from_mib(mib),
+                    is_healthy: true,
+                })
+                .collect(),
             ..Node::default()
         }
     }

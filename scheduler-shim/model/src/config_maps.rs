@@ -20,14 +20,13 @@ pub fn await_all(task: &mut Task, space: &str, needed: &[Box<str>], inventory: &
     if needed.is_empty() || task.status != TaskStatus::Pending {
         return;
     }
-    let is_listed = |space: &str| {
-        let mut all = inventory.all(CONFIG_MAP.1);
-        all.any(|map| map.namespace() == space)
-    };
     let mut needed = needed.iter().map(Box::as_ref);
     if let Some(name) = needed
         .find(|name| inventory.find(CONFIG_MAP.1, space, name).is_none())
-        .filter(|_| is_listed(space))
+        .filter(|_| {
+            let mut listed = inventory.all(CONFIG_MAP.1);
+            listed.any(|map| map.namespace() == space)
+        })
     {
         let label = format!("{WAITS_FOR}{name}");
         Arc::make_mut(&mut task.node_affinity).push((label, Vec::new()));

@@ -26,29 +26,31 @@ pub(crate) fn bystanders(
         let counts = somebody_asks || !task.apart.is_empty();
         Some((read.node()?, task)).filter(|_| counts)
     });
-    let bystander = |(node, task): (&str, &Task)| {
-        let mut apart = task.apart.clone();
-        for neighbours in &mut apart {
-            namespaces.name(neighbours, warnings);
-        }
-        ForeignPod {
-            node: node.to_owned(),
-            labels: task.labels.clone(),
-            apart,
-        }
-    };
-    running.map(bystander).collect()
+    running
+        .map(|(node, task)| {
+            let mut apart = task.apart.clone();
+            for neighbours in &mut apart {
+                namespaces.name(neighbours, warnings);
+            }
+            ForeignPod {
+                node: node.to_owned(),
+                labels: task.labels.clone(),
+                apart,
+            }
+        })
+        .collect()
 }
 
 /// Whether a pod asks about its neighbours. One that only needs a host port does not: the pods that have the port
 /// keep it away.
 fn asks(task: &Task) -> bool {
-    let wishes =
-        |term: &PreferredTerm| matches!(term, PreferredTerm::Near(_) | PreferredTerm::Even(_));
     !task.near.is_empty()
         || !task.even.is_empty()
         || task.apart.iter().any(|one| port(one).is_none())
-        || task.prefers.iter().any(|one| wishes(&one.term))
+        || task
+            .prefers
+            .iter()
+            .any(|one| matches!(&one.term, PreferredTerm::Near(_) | PreferredTerm::Even(_)))
 }
 
 #[cfg(test)]

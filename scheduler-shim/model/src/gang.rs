@@ -44,7 +44,6 @@ pub(crate) fn tree(
 
 /// The pod set that a pod is in.
 pub(crate) fn set_of(pod: &str, labels: &LabelMap, group: &PodGroupTerms) -> String {
-    let holds = |part: &&DerivedSubGroup| part.pods.iter().any(|name| name == pod);
     if group.sub_groups.is_empty() {
         return SET.to_owned();
     }
@@ -57,7 +56,7 @@ pub(crate) fn set_of(pod: &str, labels: &LabelMap, group: &PodGroupTerms) -> Str
                 .iter()
                 .any(|other| other.parent.as_ref() == Some(&part.name))
         })
-        .find(holds);
+        .find(|part| part.pods.iter().any(|name| name == pod));
     let label = labels.get(LABEL_SUBGROUP).filter(|label| !label.is_empty());
     found
         .map_or_else(

@@ -122,13 +122,15 @@ fn read_group(
     let mut watched = trace.pod_groups;
     watched.sort_unstable();
     watched.dedup();
-    let with_age = |(space, name): (String, String)| {
-        let age = among.ages.of_group(&space, &name);
-        (space, name, age)
-    };
     let read = CachedGroup {
         ages: among.ages.of(pod.namespace()),
-        pod_groups: watched.into_iter().map(with_age).collect(),
+        pod_groups: watched
+            .into_iter()
+            .map(|(space, name)| {
+                let age = among.ages.of_group(&space, &name);
+                (space, name, age)
+            })
+            .collect(),
         derived: found.derived.map(|derived| DerivedGroup {
             stamp: group_objects::stamp(&derived),
             part: group_objects::part_of(&derived, pod.name()).map(Arc::from),

@@ -260,14 +260,13 @@ impl ObjectInventory {
             return false;
         };
         let (group, kind) = (owner.api_group(), owner.kind());
-        let has_rule = || {
-            TABLE
-                .iter()
-                .any(|row| (row.api_group, row.kind) == (group, kind))
-        };
         let is_here = |namespace| self.find(kind, namespace, owner.name()).is_some();
+        let mut rules = TABLE.iter();
         // Some owners are cluster-scoped.
-        has_rule() && !unreadable.contains(kind) && !is_here(owner.namespace()) && !is_here("")
+        rules.any(|row| (row.api_group, row.kind) == (group, kind))
+            && !unreadable.contains(kind)
+            && !is_here(owner.namespace())
+            && !is_here("")
     }
 
     /// The objects, for lookups by grouping rules.

@@ -85,13 +85,12 @@ impl<'a> NamespaceResolver<'a> {
             return known.clone();
         }
         let all = (self.all).get_or_insert_with(|| labels(self.inventory, warnings));
-        let has_all = |has: &Labels| {
+        let chosen = all.iter().filter(|(_, has)| {
             asked.iter().all(|(label, requirement)| {
                 let label = label.strip_prefix(OF_NAMESPACE).unwrap_or(label);
                 requirement.holds(has.get(label).map(String::as_str))
             })
-        };
-        let chosen = all.iter().filter(|(_, has)| has_all(has));
+        });
         let chosen: BTreeSet<String> = chosen.map(|(name, _)| name.clone()).collect();
         self.chosen.insert(asked, chosen.clone());
         chosen

@@ -36,13 +36,18 @@ pub(crate) fn refusal(pod: ObjectView<'_>, node: ObjectView<'_>) -> Option<Strin
         return Some(closed.to_owned());
     }
     let spec = &pod.json()["spec"];
-    let tolerations = || spec["tolerations"].as_array().into_iter().flatten();
     let taints = node.json()["spec"]["taints"]
         .as_array()
         .into_iter()
         .flatten();
     let mut bad = taints.filter(|taint| taint["effect"] != "PreferNoSchedule");
-    if let Some(taint) = bad.find(|taint| !tolerations().any(|one| tolerates(one, taint))) {
+    if let Some(taint) = bad.find(|taint| {
+        !spec["tolerations"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|one| tolerates(one, taint))
+    }) {
         let key = taint["key"].as_str().unwrap_or_default();
         return Some(format!(
             "has the taint {key}, which the pod does not tolerate"

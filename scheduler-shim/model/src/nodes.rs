@@ -41,9 +41,11 @@ pub(crate) fn node(object: ObjectView<'_>, warnings: &mut ObjectWarnings) -> Nod
         of("allocatable").or_else(|| of("capacity"))
     };
     let counted: Vec<Quantity> = WHOLE.iter().filter_map(|name| amount(name)).collect();
-    let labelled = || object.label(COUNT)?.parse::<i64>().ok();
     let cards = if counted.is_empty() {
-        labelled().unwrap_or(0).max(0)
+        let labelled = object
+            .label(COUNT)
+            .and_then(|count| count.parse::<i64>().ok());
+        labelled.unwrap_or(0).max(0)
     } else {
         counted.into_iter().sum::<Quantity>().units()
     };

@@ -44,9 +44,11 @@ impl PodGroupTerms {
     pub(crate) fn of(group: DerivedPodGroup) -> Self {
         let annotated = |key: &str| group.annotations.get(key).map(String::as_str);
         let at = |key: &str| annotated(key).and_then(parse_timestamp);
-        let delay = || annotated(DELAY).and_then(parse_duration);
         Self {
-            preemption_delay: group.preemption_delay.or_else(delay).unwrap_or_default(),
+            preemption_delay: group
+                .preemption_delay
+                .or_else(|| annotated(DELAY).and_then(parse_duration))
+                .unwrap_or_default(),
             has_last_start: annotated(LAST_START).is_some(),
             last_start: at(LAST_START),
             last_eviction: at(LAST_EVICTION),

@@ -81,18 +81,20 @@ pub(crate) fn others(pod: ObjectView<'_>) -> BTreeMap<String, Quantity> {
                 .flatten()
         })
     });
-    // The ledger decides which shares fit, and an eviction for a share also frees what these resources count.
-    let is_known = |name: &str| {
-        matches!(
-            name,
-            "cpu" | "memory" | RESOURCE_SHARE_MIB | RESOURCE_SHARE_MICRO
-        ) || WHOLE.contains(&name)
-            || name.starts_with(PARTITION)
-    };
     names
         .map(|(name, _)| name.clone())
-        .filter(|name| !is_known(name))
+        .filter(|name| !is_checked(name))
         .map(|name| (name.clone(), requests::total(pod, &name)))
         .filter(|(_, amount)| *amount > Quantity::ZERO)
         .collect()
+}
+
+/// Whether something else checks a resource. The ledger decides which shares fit, and an eviction for a share also
+/// frees what these resources count.
+fn is_checked(name: &str) -> bool {
+    matches!(
+        name,
+        "cpu" | "memory" | RESOURCE_SHARE_MIB | RESOURCE_SHARE_MICRO
+    ) || WHOLE.contains(&name)
+        || name.starts_with(PARTITION)
 }

@@ -18,9 +18,10 @@ pub type ZonesOfPod = Vec<(String, ZoneAmounts)>;
 pub fn written(pod: ObjectView<'_>) -> ZonesOfPod {
     let read = |name: &str| {
         let record: Vec<Value> = serde_json::from_str(pod.annotation(name)?).ok()?;
-        let one =
-            |zone: &Value| Some((zone["zone"].as_str()?.to_owned(), amounts(&zone["amount"])));
-        let zones = record.iter().map(one).collect::<Option<ZonesOfPod>>()?;
+        let zones = record
+            .iter()
+            .map(|zone| Some((zone["zone"].as_str()?.to_owned(), amounts(&zone["amount"]))))
+            .collect::<Option<ZonesOfPod>>()?;
         Some(zones).filter(|zones| !zones.is_empty())
     };
     read(ANNOTATION_NUMA_OBSERVED)
@@ -30,35 +31,43 @@ pub fn written(pod: ObjectView<'_>) -> ZonesOfPod {
 
 /// A pod's zones as text, to write on the pod.
 pub fn text(zones: &[(String, ZoneAmounts)]) -> String {
-    let one = |(zone, amounts): &(String, ZoneAmounts)| {
-        let mut amount = Map::new();
-        let mut add = |name: &str, count: i64, unit: &str| {
-            if count > 0 {
-                amount.insert(name.to_owned(), format!("{count}{unit}").into());
-            }
-        };
-        add("cpu", amounts.cpu, "m");
-        add("memory", amounts.memory, "");
-        add(RESOURCE_WHOLE, amounts.cards, "");
-        json!({"zone": zone, "amount": amount})
-    };
-    Value::Array(zones.iter().map(one).collect()).to_string()
+    Value::Array(
+        zones
+            .iter()
+            .map(|(zone, amounts)| {
+                let mut amount = Map::new();
+                let mut add = |name: &str, count: i64, unit: &str| {
+                    if count > 0 {
+                        amount.insert(name.to_owned(), format!("{count}{unit}").into());
+                    }
+                };
+                add("cpu", amounts.cpu, "m");
+                add("memory", amounts.memory, "");
+                add(RESOURCE_WHOLE, amounts.cards, "");
+                json!({"zone": zone, "amount": amount})
+            })
+            .collect(),
+    )
+    .to_string()
 }
 
 /// Whether the kubelet gives the pod exclusive processors and memory: its QoS class is Guaranteed, and its containers
 /// request them. Pods with `spec.resources` get neither.
 pub fn is_guaranteed(pod: ObjectView<'_>) -> bool {
     let spec = &pod.json()["spec"];
-    let is_set = |container: &Value, name: &str| {
-        let resources = &container["resources"];
-        let limit = Quantity::from_json(&resources["limits"][name]);
-        let limit = limit.filter(|limit| *limit > Quantity::ZERO);
-        let request = Quantity::from_json(&resources["requests"][name]).or(limit);
-        limit.is_some() && limit == request
-    };
-    let has_all = |container: &Value| ["cpu", "memory"].iter().all(|name| is_set(container, name));
     let mut all = list(spec, "containers").chain(list(spec, "initContainers"));
-    spec["resources"].is_null() && list(spec, "containers").next().is_some() && all.all(has_all)
+    spec["resources"].is_null()
+        && list(spec, "containers").next().is_some()
+        && all.all(|container| ["cpu", "memory"].iter().all(|name| is_set(container, name)))
+}
+
+/// Whether a container has a limit of the resource and requests as much.
+fn is_set(container: &Value, name: &str) -> bool {
+    let resources = &container["resources"];
+    let limit =
+        Quantity::from_json(&resources["limits"][name]).filter(|limit| *limit > Quantity::ZERO);
+    let request = Quantity::from_json(&resources["requests"][name]).or(limit);
+    limit.is_some() && limit == request
 }
 
 fn list<'s>(spec: &'s Value, name: &str) -> impl Iterator<Item = &'s Value> + use<'s> {

@@ -110,14 +110,12 @@ pub(crate) fn volume_claims(pod: ObjectView<'_>) -> Vec<String> {
     volumes
         .filter_map(|volume| {
             let named = volume["persistentVolumeClaim"]["claimName"].as_str();
-            let own = || {
+            named.map(str::to_owned).or_else(|| {
+                let own = volume["name"].as_str()?;
                 volume["ephemeral"]
                     .is_object()
-                    .then(|| volume["name"].as_str())?
-            };
-            named
-                .map(str::to_owned)
-                .or_else(|| Some(format!("{}-{}", pod.name(), own()?)))
+                    .then(|| format!("{}-{own}", pod.name()))
+            })
         })
         .collect()
 }

@@ -235,18 +235,16 @@ mod tests {
 
     #[test]
     fn a_share_without_a_slot_is_told_what_to_do() {
-        let pod = |container: &str, annotation: &str| {
+        let message = |container: &str, annotation: &str| {
             let key = annotation.split('=').next().unwrap();
             let value = annotation.split('=').nth(1).unwrap();
             let slot = json!({"limits": {"a/slot": "1"}});
             let nothing = json!({});
             let of = |name| if name == container { &slot } else { &nothing };
-            json!({"metadata": {"annotations": {key: value}},
+            let pod = json!({"metadata": {"annotations": {key: value}},
                 "spec": {"containers": [{"name": "a", "resources": of("a")}, {"name": "b", "resources": of("b")}],
-                    "initContainers": [{"name": "first", "resources": of("first")}]}})
-        };
-        let message = |container: &str, annotation: &str| {
-            without_slot(ObjectView::new(&pod(container, annotation)), "a/slot")
+                    "initContainers": [{"name": "first", "resources": of("first")}]}});
+            without_slot(ObjectView::new(&pod), "a/slot")
         };
         for share in ["gpu-fraction=0.5", "gpu-memory=2000"] {
             let why = message("", share).unwrap();

@@ -89,14 +89,11 @@ pub fn unsupported(
 
 fn counting(inventory: &ObjectInventory) -> Option<ObjectView<'_>> {
     let named = inventory.find(SCHEDULING_SHARD.1, "", DEFAULT);
-    let has_label = |shard: &ObjectView<'_>| {
-        let label = shard.json()["spec"]["partitionLabelValue"].as_str();
-        label.is_some_and(|label| !label.is_empty())
-    };
     named.or_else(|| {
-        inventory
-            .all(SCHEDULING_SHARD.1)
-            .find(|shard| !has_label(shard))
+        inventory.all(SCHEDULING_SHARD.1).find(|shard| {
+            let label = shard.json()["spec"]["partitionLabelValue"].as_str();
+            label.is_none_or(str::is_empty)
+        })
     })
 }
 
@@ -161,8 +158,9 @@ fn placement(chosen: &mut ShardSettings, of: &str, how: &Value) -> Option<()> {
 }
 
 fn queue_depth(chosen: &mut ShardSettings, action: &str, jobs: &Value) -> Option<()> {
-    let named = |one: &Action| action_name(*one) == action;
-    let action = Action::ALL.into_iter().find(named)?;
+    let action = Action::ALL
+        .into_iter()
+        .find(|one| action_name(*one) == action)?;
     let jobs = usize::try_from(jobs.as_u64()?).ok()?;
     chosen.settings.queue_depth.insert(action, jobs);
     Some(())

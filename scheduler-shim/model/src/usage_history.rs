@@ -98,9 +98,11 @@ impl UsageHistory {
 
     /// Takes the record out of the objects of a dump: the first by name, if there is more than one.
     pub fn take(objects: &mut Vec<Value>, warnings: &mut ObjectWarnings) -> Option<Self> {
-        let is_record =
-            |object: &mut Value| object["kind"] == "ConfigMap" && object["data"][KEY].is_string();
-        let mut records: Vec<Value> = objects.extract_if(.., is_record).collect();
+        let mut records: Vec<Value> = objects
+            .extract_if(.., |object| {
+                object["kind"] == "ConfigMap" && object["data"][KEY].is_string()
+            })
+            .collect();
         records.sort_by_key(|record| {
             let object = ObjectView::new(record);
             (object.namespace().to_owned(), object.name().to_owned())
@@ -195,14 +197,6 @@ fn millis(at: Duration) -> u64 {
 
 impl UsageRecord {
     fn of(usage: &WindowedUsage, k_value: f64) -> Self {
-        let row = |bucket: &UsageBucket| RecordedBucket {
-            start: millis(bucket.start),
-            end: millis(bucket.end),
-            capacity: sums(bucket.capacity),
-            held: (bucket.held.iter())
-                .map(|(queue, amounts)| (queue.clone(), sums(*amounts)))
-                .collect(),
-        };
         let (window_type, length, start) = match usage.window {
             UsageWindow::Sliding(length) => (RecordedWindowType::Sliding, length, None),
             UsageWindow::Tumbling { start, length } => {
@@ -215,7 +209,18 @@ impl UsageRecord {
             tumbling_window_start: start,
             half_life_seconds: usage.half_life.map(|long| long.as_secs()),
             k_value,
-            buckets: usage.buckets.iter().map(row).collect(),
+            buckets: usage
+                .buckets
+                .iter()
+                .map(|bucket| RecordedBucket {
+                    start: millis(bucket.start),
+                    end: millis(bucket.end),
+                    capacity: sums(bucket.capacity),
+                    held: (bucket.held.iter())
+                        .map(|(queue, amounts)| (queue.clone(), sums(*amounts)))
+                        .collect(),
+                })
+                .collect(),
         }
     }
 
@@ -304,11 +309,15 @@ mod tests {
         );
         before.settle(HOUR * 6);
         after.settle(HOUR * 6);
-        let close = |(left, right): (&f64, &f64)| (left - right).abs() < 1e-6;
         assert_eq!(after.parts.len(), 3);
         for (queue, part) in &before.parts {
             let pairs = part.iter().zip(&after.parts[queue]);
-            assert!(pairs.clone().all(close), "{queue}: {pairs:?}");
+            assert!(
+                pairs
+                    .clone()
+                    .all(|(left, right)| (left - right).abs() < 1e-6),
+                "{queue}: {pairs:?}"
+            );
         }
         let tumbling = UsageParams {
             window: UsageWindow::Tumbling {

@@ -99,9 +99,9 @@ fn open(
 ) -> Result<Option<String>, String> {
     let (name, class_name) = (claim.name(), class_of(claim));
     let class = inventory.find("StorageClass", "", class_name);
-    let waits =
-        |class: &ObjectView<'_>| class.json()["volumeBindingMode"] == "WaitForFirstConsumer";
-    let Some(class) = class.filter(waits) else {
+    let Some(class) =
+        class.filter(|class| class.json()["volumeBindingMode"] == "WaitForFirstConsumer")
+    else {
         return Err(format!("volume claim {name} is not bound"));
     };
     match claim.annotation(SELECTED) {
@@ -122,20 +122,20 @@ fn open(
         ));
     }
     let topologies = class.json()["allowedTopologies"].as_array();
-    let is_allowed = |topology: &Value| {
-        let mut labels = topology["matchLabelExpressions"]
-            .as_array()
-            .into_iter()
-            .flatten();
-        labels.all(|one| {
-            let found = text(&one["key"]).and_then(|key| node.label(key));
-            let mut values = one["values"].as_array().into_iter().flatten();
-            found.is_some() && values.any(|value| value.as_str() == found)
-        })
-    };
-    if !topologies
-        .is_none_or(|topologies| topologies.is_empty() || topologies.iter().any(is_allowed))
-    {
+    if !topologies.is_none_or(|topologies| {
+        topologies.is_empty()
+            || topologies.iter().any(|topology| {
+                let mut labels = topology["matchLabelExpressions"]
+                    .as_array()
+                    .into_iter()
+                    .flatten();
+                labels.all(|one| {
+                    let found = text(&one["key"]).and_then(|key| node.label(key));
+                    let mut values = one["values"].as_array().into_iter().flatten();
+                    found.is_some() && values.any(|value| value.as_str() == found)
+                })
+            })
+    }) {
         return Err(format!(
             "is outside the allowed topology of class {class_name}, for claim {name}"
         ));
@@ -164,17 +164,16 @@ fn there(
     inventory: &ObjectInventory,
     claimed: &BTreeSet<String>,
 ) -> Option<String> {
-    let size = |volume: &ObjectView<'_>| {
-        Quantity::from_json(&volume.json()["spec"]["capacity"]["storage"])
-    };
     let best = inventory
         .all(VOLUME)
         .filter(|volume: &ObjectView<'_>| {
             is_near(*volume, node) && !claimed.contains(volume.name()) && suits(*volume, claim)
         })
         .min_by(|left, right| {
-            let key =
-                |volume: &ObjectView<'_>| (is_free(*volume), size(volume).unwrap_or_default());
+            let key = |volume: &ObjectView<'_>| {
+                let size = Quantity::from_json(&volume.json()["spec"]["capacity"]["storage"]);
+                (is_free(*volume), size.unwrap_or_default())
+            };
             let (left_key, right_key) = (key(left), key(right));
             (left_key.0.cmp(&right_key.0))
                 .then(left_key.1.cmp(&right_key.1))
@@ -292,24 +291,20 @@ mod tests {
 
     #[test]
     fn a_claim_that_waits_for_its_pod_gets_the_smallest_volume_that_will_do() {
-        let all = || {
-            let disks = [
-                disk("tiny", "1Gi", "a"),
-                disk("large", "50Gi", "a"),
-                disk("small", "10Gi", "a"),
-            ];
-            [open_claim("5Gi"), class(NOBODY)].into_iter().chain(disks)
-        };
-        let inventory = ObjectInventory::of(all().collect(), &mut ObjectWarnings::default());
+        let objects = vec![
+            open_claim("5Gi"),
+            class(NOBODY),
+            disk("tiny", "1Gi", "a"),
+            disk("large", "50Gi", "a"),
+            disk("small", "10Gi", "a"),
+        ];
+        let inventory = ObjectInventory::of(objects, &mut ObjectWarnings::default());
         let pod = json!({"metadata": {"name": "p", "namespace": "default"},
             "spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}});
-        let node = |zone: &str| json!({"kind": "Node", "metadata": {"name": zone, "labels": {"zone": zone}}});
         let found = |zone: &str| {
-            bindings(
-                ObjectView::new(&pod),
-                ObjectView::new(&node(zone)),
-                &inventory,
-            )
+            let node =
+                json!({"kind": "Node", "metadata": {"name": zone, "labels": {"zone": zone}}});
+            bindings(ObjectView::new(&pod), ObjectView::new(&node), &inventory)
         };
         let (claim, volume) = ("c".to_owned(), Some("small".to_owned()));
         assert_eq!(found("a"), Ok(vec![VolumeBinding { claim, volume }]));

@@ -45,30 +45,35 @@ fn pod_mix(session: &Session<'_>) -> PodMix {
     counts.sort_by_key(|(kind, count)| (std::cmp::Reverse(*count), *kind));
     counts.truncate(KINDS);
     let all: u64 = counts.iter().map(|(_, count)| count).sum();
-    let weight = |count: u64| count as f64 / all.max(1) as f64;
     let weighed = counts.into_iter();
-    PodMix(weighed.map(|(kind, count)| (kind, weight(count))).collect())
+    PodMix(
+        weighed
+            .map(|(kind, count)| (kind, count as f64 / all.max(1) as f64))
+            .collect(),
+    )
 }
 
 /// The fragmented capacity, in cards, for this mix of pods.
 fn fragments(mix: &PodMix, free: &FreeCards) -> f64 {
     let whole = free.whole.max(0) as f64;
     let sum: f64 = free.parts.values().sum();
-    let of_kind = |&(kind, weight): &(PodKind, f64)| {
-        let part = kind.parts as f64 / PARTS;
-        let too_small = |free: &&f64| **free + SLACK < part;
-        let lost: f64 = free.parts.values().filter(too_small).sum();
-        let small = free.parts.values().filter(too_small).count();
-        let usable = whole + (free.parts.len() - small) as f64;
-        // A kind that needs more cards than there are has no use for any of them.
-        let useless = if usable < kind.cards as f64 {
-            whole + sum
-        } else {
-            lost
-        };
-        weight * useless
-    };
-    mix.0.iter().map(of_kind).sum()
+    mix.0
+        .iter()
+        .map(|&(kind, weight)| {
+            let part = kind.parts as f64 / PARTS;
+            let too_small = |free: &&f64| **free + SLACK < part;
+            let lost: f64 = free.parts.values().filter(too_small).sum();
+            let small = free.parts.values().filter(too_small).count();
+            let usable = whole + (free.parts.len() - small) as f64;
+            // A kind that needs more cards than there are has no use for any of them.
+            let useless = if usable < kind.cards as f64 {
+                whole + sum
+            } else {
+                lost
+            };
+            weight * useless
+        })
+        .sum()
 }
 
 impl FreeCards {
@@ -135,16 +140,22 @@ pub(crate) fn tidiness(session: &Session<'_>, node: usize, request: &ResourceReq
             .map(|(&key, &card)| (key, 1.0 - card.fullness(node_state.size(key)).min(1.0)))
             .collect(),
     };
-    let part_of = |card: CardKey| {
-        let size = node_state.size(card);
-        let bytes = request.share?.of(size)?;
-        Some(bytes.0 as f64 / size.0.max(1) as f64)
-    };
     let largest = node_state.largest();
     let of_largest = request.share.map_or(0.0, |share| {
         share.on(largest).0 as f64 / largest.0.max(1) as f64
     });
     let before = fragments(mix, &free);
-    let after = fragments(mix, &free.without(request, part_of, of_largest));
+    let after = fragments(
+        mix,
+        &free.without(
+            request,
+            |card| {
+                let size = node_state.size(card);
+                let bytes = request.share?.of(size)?;
+                Some(bytes.0 as f64 / size.0.max(1) as f64)
+            },
+            of_largest,
+        ),
+    );
     0.5 - (after - before).clamp(-MOST, MOST) / (2.0 * MOST)
 }

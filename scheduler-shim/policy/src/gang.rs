@@ -159,9 +159,12 @@ impl JobView {
 
     /// The view with only some of its tasks.
     pub(crate) fn only(&self, keeps: impl Fn(usize) -> bool) -> Self {
-        let keep = |tasks: &Vec<usize>| tasks.iter().copied().filter(|&task| keeps(task)).collect();
         Self {
-            tasks: self.tasks.iter().map(keep).collect(),
+            tasks: self
+                .tasks
+                .iter()
+                .map(|tasks| tasks.iter().copied().filter(|&task| keeps(task)).collect())
+                .collect(),
             ..self.clone()
         }
     }

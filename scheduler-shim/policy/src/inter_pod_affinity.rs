@@ -309,18 +309,20 @@ impl TermCounts {
 
 fn numbered<'w>(nodes: &[&Node], wanted: &'w [Cow<'_, PodAffinityTerm>]) -> Vec<NumberedTerm> {
     let mut known: BTreeMap<&'w str, Rc<Vec<Option<usize>>>> = BTreeMap::new();
-    let term = |wanted: &'w Cow<'_, PodAffinityTerm>| {
-        let label = wanted.domain.as_str();
-        let domains = known
-            .entry(label)
-            .or_insert_with(|| Rc::new(domains_of(nodes, label)));
-        NumberedTerm {
-            label: label.to_owned(),
-            domains: Rc::clone(domains),
-            may_be_refused: false,
-        }
-    };
-    wanted.iter().map(term).collect()
+    wanted
+        .iter()
+        .map(|wanted| {
+            let label = wanted.domain.as_str();
+            let domains = known
+                .entry(label)
+                .or_insert_with(|| Rc::new(domains_of(nodes, label)));
+            NumberedTerm {
+                label: label.to_owned(),
+                domains: Rc::clone(domains),
+                may_be_refused: false,
+            }
+        })
+        .collect()
 }
 
 /// The domains of nodes, numbered by the values of a label.
@@ -328,8 +330,9 @@ fn domains_of(nodes: &[&Node], label: &str) -> Vec<Option<usize>> {
     let labels = nodes.iter().map(|node| node.labels.get(label));
     let values: BTreeSet<&String> = labels.clone().flatten().collect();
     let values: Vec<&String> = values.into_iter().collect();
-    let number = |value| values.binary_search(&value).ok();
-    labels.map(|value| number(value?)).collect()
+    labels
+        .map(|value| values.binary_search(&value?).ok())
+        .collect()
 }
 
 fn each_once(searches: &[usize]) -> Vec<usize> {

@@ -77,8 +77,11 @@ impl NumaZones {
             return self.assign_part(*whole);
         }
         // Init containers give back what they had before the others get theirs.
-        let fits = |part: &ZoneAmounts| self.assign_part(*part).is_some();
-        if !request.before.iter().all(fits) {
+        if !request
+            .before
+            .iter()
+            .all(|part| self.assign_part(*part).is_some())
+        {
             return None;
         }
         let mut left = self.clone();

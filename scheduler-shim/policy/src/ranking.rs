@@ -51,22 +51,20 @@ pub(crate) fn best_of_all(session: &Session<'_>, task: usize) -> Option<Option<u
 pub(crate) fn node_score(session: &Session<'_>, kind: &RankedKind, node: usize) -> NodeScore {
     let free = free(session, kind.wants_cards, node);
     let overall = overall(session, kind.wants_cards, node);
-    let place = || match packing(session, kind.wants_cards) {
-        PlacementStrategy::ByName => 0.0,
-        // A node without the resource scores like the emptiest one.
-        PlacementStrategy::Binpack if overall == 0.0 => f64::INFINITY,
-        PlacementStrategy::Binpack => free,
-        PlacementStrategy::Spread if overall == 0.0 => 0.0,
-        PlacementStrategy::Spread => 0.0 - free / overall,
-    };
     let fits = fits(session, kind.task, node, &kind.request);
     NodeScore {
         // `+ 0.0` makes -0.0 a 0.0.
         worth: fits.then(|| {
-            (
-                score(session, kind.task, node, &kind.request) + 0.0,
-                place(),
-            )
+            let score = score(session, kind.task, node, &kind.request) + 0.0;
+            let place = match packing(session, kind.wants_cards) {
+                PlacementStrategy::ByName => 0.0,
+                // A node without the resource scores like the emptiest one.
+                PlacementStrategy::Binpack if overall == 0.0 => f64::INFINITY,
+                PlacementStrategy::Binpack => free,
+                PlacementStrategy::Spread if overall == 0.0 => 0.0,
+                PlacementStrategy::Spread => 0.0 - free / overall,
+            };
+            (score, place)
         }),
         free: (overall > 0.0).then_some(free),
     }

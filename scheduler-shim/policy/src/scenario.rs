@@ -225,9 +225,12 @@ impl<'r> VictimScenarios<'r> {
             .filter_map(|task| session.state().task(task).node)
             .collect();
         // Where cards differ in size, the last victim may be the first on a card that is large enough.
-        let differs = |node: &usize| session.state().node(*node).sizes.count() > 1;
         let last_job_only = last
-            .filter(|_| nodes.iter().any(differs))
+            .filter(|_| {
+                nodes
+                    .iter()
+                    .any(|node| session.state().node(*node).sizes.count() > 1)
+            })
             .map(|batch| VictimSet::LastJobOnly(batch.job));
         last_job_only
             .into_iter()

@@ -138,8 +138,9 @@ fn domains_for(
     if !fits(session, &demand, domains.get(common)) {
         return None;
     }
-    let fullness = |domain: &TopologyDomain| fullness(session, &demand, domain);
-    domains.sort_below(common, deepest, &fullness);
+    domains.sort_below(common, deepest, &|domain| {
+        fullness(session, &demand, domain)
+    });
     let scores = preferred.map(|preferred| domains.scores(common, preferred));
     let widest = required.unwrap_or(0);
     let depths = widest..=deepest.max(widest);

@@ -62,11 +62,14 @@ pub(crate) fn compute_topology_spread(
         .filter(|&node| matches_labels(facts, task, node))
         .collect();
     // A node counts for a required constraint if it is in a domain of all of them.
-    let is_in_all = |node: &usize| {
-        let mut even = part.even.iter();
-        even.all(|&term| terms.term(term).domain(*node).is_some())
-    };
-    let in_all: Vec<usize> = may_be.iter().copied().filter(is_in_all).collect();
+    let in_all: Vec<usize> = may_be
+        .iter()
+        .copied()
+        .filter(|node| {
+            let mut even = part.even.iter();
+            even.all(|&term| terms.term(term).domain(*node).is_some())
+        })
+        .collect();
     let required = asked.even.iter().zip(&part.even);
     let preferred = asked.prefers.iter().zip(&part.prefers);
     Some(TopologySpread {
@@ -126,14 +129,14 @@ pub(crate) fn spread_score(
     preference: usize,
     node: usize,
 ) -> f64 {
-    let met = || {
-        let spread = spread?;
-        let counts = spread.preferred[preference].as_ref()?;
-        let terms = session.facts().affinity_terms();
-        let term = terms.of_task(spread.task)?.prefers[preference]?;
-        Some(counts.score_factor(terms.term(term).domain(node)?))
-    };
-    met().unwrap_or(0.0)
+    spread
+        .and_then(|spread| {
+            let counts = spread.preferred[preference].as_ref()?;
+            let terms = session.facts().affinity_terms();
+            let term = terms.of_task(spread.task)?.prefers[preference]?;
+            Some(counts.score_factor(terms.term(term).domain(node)?))
+        })
+        .unwrap_or(0.0)
 }
 
 /// How well this skew meets a preference for that one.

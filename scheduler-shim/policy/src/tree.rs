@@ -22,7 +22,7 @@ impl QueueTree {
     /// Builds the tree from queues without shares.
     #[must_use]
     pub fn of(queues: &[Queue]) -> Self {
-        let share = |queue: &Queue| {
+        Self::from_shares(queues.iter().map(|queue| {
             let of = |quota: crate::cluster::Quota, usage| ResourceShare {
                 deserved: quota.deserved,
                 limit: quota.limit,
@@ -43,8 +43,7 @@ impl QueueTree {
                 ],
             };
             (share, queue.parent.clone())
-        };
-        Self::from_shares(queues.iter().map(share))
+        }))
     }
 
     /// Builds the tree from queues and the names of their parents.
@@ -54,18 +53,20 @@ impl QueueTree {
             .into_iter()
             .map(|queue| (queue.0.uid.clone(), queue))
             .collect();
-        let connected = |name: &str| {
-            let mut at = name;
-            for _ in 0..=named.len() {
-                match named.get(at) {
-                    None => return false,
-                    Some((_, None)) => return true,
-                    Some((_, Some(parent))) => at = parent,
+        let connected_names: Vec<&String> = named
+            .keys()
+            .filter(|name| {
+                let mut at: &str = name;
+                for _ in 0..=named.len() {
+                    match named.get(at) {
+                        None => return false,
+                        Some((_, None)) => return true,
+                        Some((_, Some(parent))) => at = parent,
+                    }
                 }
-            }
-            false
-        };
-        let connected_names: Vec<&String> = named.keys().filter(|name| connected(name)).collect();
+                false
+            })
+            .collect();
         let mut tree = Self {
             queues: Vec::new(),
             children: vec![Vec::new(); connected_names.len()],
@@ -73,8 +74,7 @@ impl QueueTree {
         };
         for (index, name) in connected_names.iter().enumerate() {
             let (share, parent) = &named[*name];
-            let parent = parent.as_ref();
-            let parent = parent.and_then(|parent| {
+            let parent = parent.as_ref().and_then(|parent| {
                 connected_names
                     .iter()
                     .position(|connected_names| *connected_names == parent)

@@ -110,11 +110,10 @@ impl VictimNodes {
     /// Sorts the nodes, least room first. Returns how many of them to take: as few as could do, then more.
     pub(crate) fn sorted(&mut self) -> impl Iterator<Item = usize> {
         let least = self.demand.least;
-        let could = |span: &NodeVictims| least <= 0.0 || span.free + 1e-6 >= least;
         let mut nodes: Vec<(f64, usize, usize)> = self
             .by_node
             .iter()
-            .filter(|(_, span)| could(span))
+            .filter(|(_, span)| least <= 0.0 || span.free + 1e-6 >= least)
             .map(|(&node, span)| (span.free, span.tried, node))
             .collect();
         nodes.sort_by(|left, right| {

@@ -70,22 +70,23 @@ fn pod(name: &str, cards: TaskGpuRequest, node: Option<usize>) -> Task {
 
 /// All cards but `idle` have a pod of a queue with an unlimited quota.
 fn full(idle: usize) -> Cluster {
-    let node = |number: usize| Node {
-        name: format!("node-{number}"),
-        cpu_millis: 64_000,
-        memory: 1 << 40,
-        pods: 110,
-        cards: i64::try_from(CARDS).unwrap(),
-        card_memory: Bytes::from_mib(80_000),
-        ..Node::default()
-    };
     let running = (idle..NODES * CARDS).map(|number| {
         let name = format!("running-{number}");
         let task = pod(&name, TaskGpuRequest::Whole(1), Some(number % NODES));
         job(&name, "all", 50, vec![task])
     });
     Cluster {
-        nodes: (0..NODES).map(node).collect(),
+        nodes: (0..NODES)
+            .map(|number| Node {
+                name: format!("node-{number}"),
+                cpu_millis: 64_000,
+                memory: 1 << 40,
+                pods: 110,
+                cards: i64::try_from(CARDS).unwrap(),
+                card_memory: Bytes::from_mib(80_000),
+                ..Node::default()
+            })
+            .collect(),
         queues: vec![queue("all", -1.0), queue("other", -1.0)],
         jobs: running.map(Arc::new).collect(),
         settings: PolicySettings::default(),
@@ -101,8 +102,14 @@ fn effort(mut cluster: Cluster, waiting: Vec<Job>) -> (u64, usize) {
 }
 
 fn waits(queue: &str, priority: i32, cards: TaskGpuRequest, pods: usize) -> Job {
-    let task = |number: usize| pod(&format!("pod-{number}"), cards.clone(), None);
-    job("waiting", queue, priority, (0..pods).map(task).collect())
+    job(
+        "waiting",
+        queue,
+        priority,
+        (0..pods)
+            .map(|number| pod(&format!("pod-{number}"), cards.clone(), None))
+            .collect(),
+    )
 }
 
 #[test]
@@ -195,8 +202,10 @@ fn an_action_looks_at_as_many_jobs_of_a_queue_as_it_may() {
     cluster.jobs.extend(waiting);
     let started = |cluster: &Cluster| {
         let decisions = plan(NOW, cluster).decisions();
-        let is_start = |one: &&Decision| matches!(one, Decision::Bind { .. });
-        decisions.iter().filter(is_start).count()
+        decisions
+            .iter()
+            .filter(|one| matches!(one, Decision::Bind { .. }))
+            .count()
     };
     assert_eq!(started(&cluster), 3);
     cluster.settings.queue_depth = [(Action::Allocate, 2)].into();
@@ -218,14 +227,15 @@ fn blocked(pairs: usize) -> Cluster {
     for pair in 0..pairs {
         for (kind, priority) in [("first", 50), ("second", 60)] {
             let name = format!("{kind}-{pair}");
-            let on = |side: usize| {
-                pod(
-                    &format!("{name}-{side}"),
-                    half.clone(),
-                    Some(2 * pair + side),
-                )
-            };
-            let tasks = (0..2).map(on).collect();
+            let tasks = (0..2)
+                .map(|side| {
+                    pod(
+                        &format!("{name}-{side}"),
+                        half.clone(),
+                        Some(2 * pair + side),
+                    )
+                })
+                .collect();
             add(name.clone(), "all", priority, tasks);
         }
         for (kind, queue, priority, cards) in [("taker", "other", 50, 6), ("above", "all", 75, 2)] {
@@ -243,11 +253,6 @@ fn blocked(pairs: usize) -> Cluster {
 fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
     let mut cluster = blocked(60);
     cluster.settings.search_effort = 20_000;
-    let served = |cluster: &Cluster| {
-        let jobs = cluster.jobs.iter().filter(|job| job.queue == "other");
-        let runs = |job: &&Arc<Job>| job.tasks[0].status == TaskStatus::Running;
-        jobs.filter(runs).count()
-    };
     for _ in 0..20 {
         let mut effort = 0;
         let session = apportion_policy::plan_observed(NOW, &cluster, |session, action| {
@@ -266,8 +271,10 @@ fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
                 } => (task, Some(placement)),
                 Decision::Reserve { .. } => continue,
             };
-            let tasks = cluster.jobs.iter_mut();
-            let tasks = tasks.flat_map(|job| &mut Arc::make_mut(job).tasks);
+            let tasks = cluster
+                .jobs
+                .iter_mut()
+                .flat_map(|job| &mut Arc::make_mut(job).tasks);
             let task = tasks.into_iter().find(|task| task.name == *name).unwrap();
             task.node = placement.map(|placement| placement.node.clone());
             task.status = match placement {
@@ -276,5 +283,7 @@ fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
             };
         }
     }
-    assert!(served(&cluster) > 0, "nobody was served");
+    let mut others = cluster.jobs.iter().filter(|job| job.queue == "other");
+    let is_served = others.any(|job| job.tasks[0].status == TaskStatus::Running);
+    assert!(is_served, "nobody was served");
 }

@@ -55,11 +55,12 @@ fn tree(may: ResourceAmounts, holds: ResourceAmounts) -> (QueueTree, Reclaimer, 
 }
 
 fn losses(job: &[(u8, u8)]) -> Vec<QueueLoss> {
-    let loss = |&lost: &(u8, u8)| QueueLoss {
-        amounts: amounts(lost),
-        ..QueueLoss::default()
-    };
-    job.iter().map(loss).collect()
+    job.iter()
+        .map(|&lost| QueueLoss {
+            amounts: amounts(lost),
+            ..QueueLoss::default()
+        })
+        .collect()
 }
 
 /// All orders of some jobs.
@@ -67,14 +68,15 @@ fn orders(jobs: &[Vec<(u8, u8)>]) -> Vec<Vec<Vec<(u8, u8)>>> {
     if jobs.is_empty() {
         return vec![Vec::new()];
     }
-    let first = |place: usize| {
-        let mut others = jobs.to_vec();
-        let job = others.remove(place);
-        let rest = orders(&others);
-        rest.into_iter()
-            .map(move |rest| [vec![job.clone()], rest].concat())
-    };
-    (0..jobs.len()).flat_map(first).collect()
+    (0..jobs.len())
+        .flat_map(|place| {
+            let mut others = jobs.to_vec();
+            let job = others.remove(place);
+            let rest = orders(&others);
+            rest.into_iter()
+                .map(move |rest| [vec![job.clone()], rest].concat())
+        })
+        .collect()
 }
 
 fn jobs() -> impl Strategy<Value = Jobs> {
@@ -103,13 +105,12 @@ proptest! {
         let victims: Losses = BTreeMap::from([(a, by_queue(&jobs[0])), (b, by_queue(&jobs[1]))]);
         let victims = victims.into_iter().filter(|(_, jobs): &(usize, Vec<_>)| !jobs.is_empty()).collect();
         // A single job with all losses loses them in exactly this order.
-        let in_order = |order: &Vec<Vec<(u8, u8)>>| {
-            let one = BTreeMap::from([(a, vec![losses(&order.concat())])]);
-            reclaimable(&tree, reclaimer, &one, 1.0)
-        };
         prop_assert_eq!(
             reclaimable(&tree, reclaimer, &victims, 1.0),
-            orders(&all).iter().any(in_order)
+            orders(&all).iter().any(|order| {
+                let one = BTreeMap::from([(a, vec![losses(&order.concat())])]);
+                reclaimable(&tree, reclaimer, &one, 1.0)
+            })
         );
     }
 }

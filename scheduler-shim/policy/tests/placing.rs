@@ -136,11 +136,11 @@ fn a_limit_above_every_card_says_that_waiting_does_not_help() {
 prop_compose! {
     fn any_cards()(cards in prop::collection::vec((1u64..100, 0u64..100, any::<bool>()), 0..8))
         -> Vec<CandidateCard> {
-        let build = |(number, (total, held, is_healthy)): (usize, (u64, u64, bool))| CandidateCard {
+        let cards = cards.into_iter().enumerate();
+        cards.map(|(number, (total, held, is_healthy))| CandidateCard {
             is_healthy,
             ..card(u8::try_from(number).unwrap(), total, held.min(total))
-        };
-        cards.into_iter().enumerate().map(build).collect()
+        }).collect()
     }
 }
 

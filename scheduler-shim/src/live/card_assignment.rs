@@ -77,25 +77,29 @@ impl CardAssigner {
                     .cards
                     .iter()
                     .filter(|name| status.card(name).is_some());
-                let open = |_| match named.next() {
-                    Some(name) => Some(name.clone()),
-                    None => self.open(status, &placement.node, 0),
-                };
-                let uuids: Option<Vec<String>> = (0..*count).map(open).collect();
-                let share = |card: String| {
-                    let bytes = status.card(&card)?.allocatable;
-                    Some(CardShare { card, bytes })
-                };
-                uuids?.into_iter().map(share).collect()
+                let uuids: Option<Vec<String>> = (0..*count)
+                    .map(|_| match named.next() {
+                        Some(name) => Some(name.clone()),
+                        None => self.open(status, &placement.node, 0),
+                    })
+                    .collect();
+                uuids?
+                    .into_iter()
+                    .map(|card| {
+                        let bytes = status.card(&card)?.allocatable;
+                        Some(CardShare { card, bytes })
+                    })
+                    .collect()
             }
             TaskGpuRequest::Shared { .. } => {
                 let names = placement.cards.iter();
-                let share = |name: &String| {
-                    let card = self.named(status, task, &placement.node, name)?;
-                    let bytes = bytes(&task.cards, status.card(&card)?);
-                    Some(CardShare { card, bytes })
-                };
-                names.map(share).collect()
+                names
+                    .map(|name| {
+                        let card = self.named(status, task, &placement.node, name)?;
+                        let bytes = bytes(&task.cards, status.card(&card)?);
+                        Some(CardShare { card, bytes })
+                    })
+                    .collect()
             }
         }
     }
@@ -130,13 +134,12 @@ impl CardAssigner {
 
     /// Takes the smallest idle card that has enough memory.
     fn open(&mut self, status: &AgentStatus, node: &str, least: u64) -> Option<String> {
-        let is_idle = |card: &&AgentCard| {
-            let key = (node.to_owned(), card.uuid.clone());
-            card.allocatable.0 >= least && !self.taken.contains(&key)
-        };
         let card = status
             .healthy()
-            .filter(is_idle)
+            .filter(|card| {
+                let key = (node.to_owned(), card.uuid.clone());
+                card.allocatable.0 >= least && !self.taken.contains(&key)
+            })
             .min_by_key(|card| card.allocatable)?;
         let uuid = card.uuid.clone();
         self.taken.insert((node.to_owned(), uuid.clone()));

@@ -249,9 +249,10 @@ fn unpacked(secret: &Secret) -> CaRotation {
 
 fn packed(kept: &CaRotation) -> BTreeMap<String, ByteString> {
     let mut kept = kept.clone();
-    let row = |(key, field): (&str, Field)| {
-        let text = std::mem::take(field(&mut kept));
-        (key.to_owned(), ByteString(text.into_bytes()))
-    };
-    ROWS.into_iter().map(row).collect()
+    ROWS.into_iter()
+        .map(|(key, field)| {
+            let text = std::mem::take(field(&mut kept));
+            (key.to_owned(), ByteString(text.into_bytes()))
+        })
+        .collect()
 }

@@ -106,8 +106,7 @@ impl AssumedClaims {
                 continue;
             };
             let name = format!("{}/{}", start.pod.namespace, one.claim);
-            let is_other = |known: &AssumedClaim| known.uid != one.uid;
-            if self.0.get(&name).is_some_and(is_other) {
+            if self.0.get(&name).is_some_and(|known| known.uid != one.uid) {
                 self.0.remove(&name);
             }
             let known = self.0.entry(name).or_insert_with(|| AssumedClaim {
@@ -198,11 +197,11 @@ impl AssumedClaims {
     /// Forgets what was never sent and will not be: the pods are no longer on their way.
     pub(crate) fn keep_pending(&mut self, binds: &PendingBinds) {
         self.0.retain(|_, known| {
-            let is_pending = |pod: &String| {
-                let start = binds.get(pod);
-                start.is_some_and(|start| start.stage != BindStage::Withdrawn)
-            };
-            known.is_sent || known.pods.keys().any(is_pending)
+            known.is_sent
+                || known.pods.keys().any(|pod| {
+                    let start = binds.get(pod);
+                    start.is_some_and(|start| start.stage != BindStage::Withdrawn)
+                })
         });
     }
 

@@ -81,9 +81,9 @@ impl ClusterModel {
             match decision {
                 Decision::Evict { task, .. } => {
                     let pod = self.pod(&task);
-                    let is_new =
-                        |pod: &PodRef| !self.spares_all && !self.ending.contains_key(&pod.uid);
-                    plan.evictions.extend(pod.filter(is_new));
+                    plan.evictions.extend(
+                        pod.filter(|pod| !self.spares_all && !self.ending.contains_key(&pod.uid)),
+                    );
                 }
                 Decision::Bind {
                     job,

@@ -139,14 +139,15 @@ impl FakeCluster {
     }
 
     fn agent_status(&self, node: &str) -> AgentStatus {
-        let card = |card: usize| AgentCard {
-            uuid: uuid(node, card),
-            allocatable: Bytes(CARD),
-            unmanaged: Bytes::ZERO,
-            is_healthy: true,
-        };
         AgentStatus {
-            cards: (0..CARDS).map(card).collect(),
+            cards: (0..CARDS)
+                .map(|card| AgentCard {
+                    uuid: uuid(node, card),
+                    allocatable: Bytes(CARD),
+                    unmanaged: Bytes::ZERO,
+                    is_healthy: true,
+                })
+                .collect(),
             held: self.agents[node]
                 .held
                 .iter()
@@ -282,10 +283,8 @@ impl FakeCluster {
 
     /// The API server crashes: undelivered changes are lost, and all objects are listed again.
     fn crash_api(&mut self) {
-        let is_reported = |event: &SchedulerEvent| {
-            matches!(event, SchedulerEvent::Applied(_) | SchedulerEvent::Gone(_))
-        };
-        self.events.retain(|event| !is_reported(event));
+        self.events
+            .retain(|event| !matches!(event, SchedulerEvent::Applied(_) | SchedulerEvent::Gone(_)));
         self.list_all("PodGroup", self.groups.clone());
         let pods = self.pods.values().map(|pod| pod.object.clone());
         self.list_all("Pod", pods.collect());
@@ -424,11 +423,10 @@ impl FakeCluster {
 
     /// Whether nothing is in flight.
     fn is_still(&self) -> bool {
-        let is_asked = |agent: &FakeAgent| !agent.effects.is_empty();
         self.events.is_empty()
             && self.api.is_empty()
             && self.ending.is_empty()
-            && !self.agents.values().any(is_asked)
+            && !self.agents.values().any(|agent| !agent.effects.is_empty())
     }
 
     fn is_bound(pod: &FakePod) -> bool {
@@ -448,8 +446,12 @@ fn a_pod_keeps_what_it_got_until_its_agent_has_changed_it() {
             world.deliver(event);
         }
         let effects = world.model.decide(world.now);
-        let asks = |effect: &SchedulerEffect| matches!(effect, SchedulerEffect::Allocate { .. });
-        assert!(!effects.iter().any(asks), "{effects:?}");
+        assert!(
+            !effects
+                .iter()
+                .any(|effect| matches!(effect, SchedulerEffect::Allocate { .. })),
+            "{effects:?}"
+        );
         world.queue(effects);
         world.settle();
         world.check();

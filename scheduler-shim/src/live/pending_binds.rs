@@ -311,11 +311,10 @@ impl PendingBinds {
 
     fn bind_if_all_accepted(&mut self, unit: u64) -> Vec<SchedulerEffect> {
         let uids = self.by_unit.get(&unit).cloned().unwrap_or_default();
-        let is_accepted = |uid: &String| {
+        if !uids.iter().all(|uid| {
             let start = self.by_uid.get(uid);
             start.is_some_and(|start| matches!(start.stage, BindStage::Accepted(_)))
-        };
-        if !uids.iter().all(is_accepted) {
+        }) {
             return Vec::new();
         }
         let mut effects = Vec::new();

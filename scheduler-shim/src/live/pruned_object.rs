@@ -106,12 +106,11 @@ const OF_STATUS: &[&str] = &[
 fn without_bulk(pod: &mut Value) {
     let volumes = pod.pointer_mut("/spec/volumes");
     if let Some(volumes) = volumes.and_then(Value::as_array_mut) {
-        let ties = |volume: &Value| {
+        volumes.retain(|volume| {
             ["persistentVolumeClaim", "ephemeral", "configMap"]
                 .iter()
                 .any(|kind| volume[kind].is_object())
-        };
-        volumes.retain(ties);
+        });
         volumes.iter_mut().for_each(config_maps::prune_fields);
         volumes.shrink_to_fit();
     }

@@ -16,13 +16,12 @@ pub(crate) fn explain(asked: &SchedulerExplainOptions) -> Result<String, Command
     let json = if asked.json { "?json" } else { "" };
     let path = format!("/explain/{}{json}", asked.pod);
     let address = asked.address;
-    let failed = |error: std::io::Error| {
+    let reply = get(asked, &path).map_err(|error| {
         CommandFailure::new(format!(
             "failed to reach the scheduler at {address}: {error}"
         ))
         .hint("start it with `apportion-scheduler run`, or name its address with --address")
-    };
-    let reply = get(asked, &path).map_err(failed)?;
+    })?;
     let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
     match head.split(' ').nth(1) {
         Some("200") => Ok(body.to_owned()),

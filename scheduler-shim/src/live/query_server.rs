@@ -65,11 +65,11 @@ pub(crate) fn answer(model: &ClusterModel, metrics: &SchedulerMetrics, question:
 
 fn snapshot(model: &ClusterModel) -> String {
     // A known agent's status replaces its `GpuNode`.
-    let is_listed = |object: &ObjectView<'_>| {
-        object.kind() == GPU_NODE.1 && model.agents.of(object.name()).is_some()
-    };
-    let known = model.inventory.every().filter(|object| !is_listed(object));
-    let known = known.map(ObjectView::to_text);
+    let known = model
+        .inventory
+        .every()
+        .filter(|object| object.kind() != GPU_NODE.1 || model.agents.of(object.name()).is_none())
+        .map(ObjectView::to_text);
     let agents = model.agents.all();
     let cards = agents.map(|(node, agent)| gpu_node(model, node, &agent.status));
     let usage = model.usage.iter().map(UsageRecorder::object);

@@ -138,11 +138,13 @@ impl ClusterModel {
             .map(|group| self.card_of_group(group))
             .collect();
         let uuids = uuids.filter(|uuids| !uuids.is_empty())?;
-        let share = |card: String| {
-            let bytes = card_assignment::bytes(cards, status.card(&card)?);
-            Some(CardShare { card, bytes })
-        };
-        uuids.into_iter().map(share).collect()
+        uuids
+            .into_iter()
+            .map(|card| {
+                let bytes = card_assignment::bytes(cards, status.card(&card)?);
+                Some(CardShare { card, bytes })
+            })
+            .collect()
     }
 
     /// The card that a label names: its UUID, or KAI's name for a group of pods. The card of a group is named by the

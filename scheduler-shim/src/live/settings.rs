@@ -45,14 +45,13 @@ pub(crate) fn due(
 ) -> Vec<StatusUpdate> {
     let now = timestamp(now);
     let all = shards::unsupported(inventory, at.is_some()).into_iter();
-    let is_followed = |object: ObjectView<'_>| {
+    all.filter(|(object, _)| {
         let counts = object.kind() == KAI_CONFIG.1 && object.name() == programs::CONFIG;
         at.filter(|_| counts)
-            .is_none_or(|at| programs::follow(object, inventory, at))
-    };
-    all.filter(|(object, _)| is_followed(*object))
-        .filter_map(|(object, fields)| supported(object, &fields, &now))
-        .collect()
+            .is_none_or(|at| programs::follow(*object, inventory, at))
+    })
+    .filter_map(|(object, fields)| supported(object, &fields, &now))
+    .collect()
 }
 
 fn supported(object: ObjectView<'_>, fields: &[String], now: &str) -> Option<StatusUpdate> {
@@ -72,9 +71,11 @@ fn supported(object: ObjectView<'_>, fields: &[String], now: &str) -> Option<Sta
     });
     let ours = condition(object, KIND, fields.is_empty(), reason, &message, now);
     let ours: Vec<Value> = read.into_iter().chain([ours]).collect();
-    let is_ours = |one: &&Value| ours.iter().any(|our| our["type"] == one["type"]);
-    let others = object.json()["status"]["conditions"].as_array();
-    let others = others.into_iter().flatten().filter(|one| !is_ours(one));
+    let others = object.json()["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|one| !ours.iter().any(|our| our["type"] == one["type"]));
     let all: Vec<Value> = others.cloned().chain(ours.iter().cloned()).collect();
     let warning = (!fields.is_empty() && !is_written).then_some(message);
     report(object, json!({"conditions": all}), warning)

@@ -13,7 +13,7 @@ use apportion_groups::ObjectView;
 use apportion_kubernetes::Quantity;
 use apportion_policy::amounts::{ResourceAmounts, ResourceKind, UNLIMITED};
 use apportion_policy::cluster::TaskStatus;
-use apportion_policy::share::{QueueShare, ResourceShare};
+use apportion_policy::share::QueueShare;
 use apportion_policy::tree::QueueTree;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -179,24 +179,20 @@ fn queue(
         condition(object, kind, *is_true, reason, message, now)
     });
     status["conditions"] = conditions.to_vec().into();
-    let is_changed = |kind: &str, message: &str| {
+    let warning = [("Usable", usable.2), ("InvalidSpec", ignored.2)];
+    let mut warning = warning.into_iter().filter(|(kind, message)| {
         let known = written_condition(object, "conditions", kind)["message"].as_str();
         !message.is_empty() && known != Some(message)
-    };
-    let warning = [("Usable", usable.2), ("InvalidSpec", ignored.2)];
-    let mut warning = warning
-        .into_iter()
-        .filter(|(kind, message)| is_changed(kind, message));
+    });
     report(object, status, warning.next().map(|(_, message)| message))
 }
 
 /// What a queue has beyond its quota.
 fn over_quota(share: &QueueShare) -> Option<String> {
-    let is_over =
-        |share: &ResourceShare| share.deserved != UNLIMITED && share.allocated > share.deserved;
-    let over = ResourceKind::ALL
-        .into_iter()
-        .filter(|resource| is_over(share.of(*resource)));
+    let over = ResourceKind::ALL.into_iter().filter(|resource| {
+        let share = share.of(*resource);
+        share.deserved != UNLIMITED && share.allocated > share.deserved
+    });
     let over = over.map(|resource| {
         let amount = |number| formatting::amount(resource, number);
         let share = share.of(resource);
@@ -317,10 +313,9 @@ pub(super) fn report(
 ) -> Option<StatusUpdate> {
     let known = &object.json()["status"];
     let wanted = status.as_object().into_iter().flatten();
-    let nothing = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     let mut new = wanted.filter(|(field, value)| {
         let is = &known[field.as_str()];
-        is != *value && !(is.is_null() && nothing(value))
+        is != *value && !(is.is_null() && value.as_array().is_some_and(Vec::is_empty))
     });
     new.next()?;
     drop(new);

@@ -148,20 +148,19 @@ mod tests {
     const TOTAL: ResourceAmounts = ResourceAmounts::new(0.0, 0.0, 4.0);
 
     fn queues() -> Vec<Queue> {
-        let queue = |(name, parent): (&str, Option<&str>)| Queue {
-            name: name.to_owned(),
-            parent: parent.map(str::to_owned),
-            created: Duration::ZERO,
-            priority: 100,
-            cpu: Quota::UNLIMITED,
-            memory: Quota::UNLIMITED,
-            gpu: Quota::UNLIMITED,
-            usage: [0.0; 3],
-            preempt_min_runtime: None,
-            reclaim_min_runtime: None,
-        };
         [("top", None), ("a", Some("top")), ("b", Some("top"))]
-            .map(queue)
+            .map(|(name, parent)| Queue {
+                name: name.to_owned(),
+                parent: parent.map(str::to_owned),
+                created: Duration::ZERO,
+                priority: 100,
+                cpu: Quota::UNLIMITED,
+                memory: Quota::UNLIMITED,
+                gpu: Quota::UNLIMITED,
+                usage: [0.0; 3],
+                preempt_min_runtime: None,
+                reclaim_min_runtime: None,
+            })
             .into()
     }
 

@@ -42,8 +42,8 @@ pub(crate) async fn bind(
         }
         Ok(())
     });
-    let late = |_| Err(format!("its volumes were not bound within {PATIENCE:?}"));
-    done.await.unwrap_or_else(late)
+    done.await
+        .unwrap_or_else(|_| Err(format!("its volumes were not bound within {PATIENCE:?}")))
 }
 
 fn is_bound(claim: Option<&PersistentVolumeClaim>) -> bool {
@@ -79,10 +79,9 @@ async fn write(
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let mut found = volumes.get(volume).await.map_err(message)?;
     let reference = found.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-    let is_other = |one: &ObjectReference| {
+    if reference.is_some_and(|one| {
         one.name != claim.metadata.name || one.namespace != claim.metadata.namespace
-    };
-    if reference.is_some_and(is_other) {
+    }) {
         return Err(format!("volume {volume} was given to another claim"));
     }
     if reference.is_none() {

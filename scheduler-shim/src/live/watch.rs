@@ -269,12 +269,13 @@ fn object_events(client: Client, resource: &ApiResource) -> ObjectEvents {
     // A ConfigMap has up to a MiB, and a page of a list has 500. So only metadata is asked for, and of that only the
     // name is kept.
     let api: Api<PartialObjectMeta> = Api::all_with(client, &resource);
-    let named = move |object: PartialObjectMeta| {
-        json!({"kind": resource.kind, "apiVersion": resource.api_version,
-            "metadata": {"name": object.metadata.name, "namespace": object.metadata.namespace}})
-    };
     let events = watcher(api, config).default_backoff();
-    Box::pin(events.map(move |event| Ok(converted(event?, &named))))
+    Box::pin(events.map(move |event| {
+        Ok(converted(event?, |object| {
+            json!({"kind": resource.kind, "apiVersion": resource.api_version,
+                "metadata": {"name": object.metadata.name, "namespace": object.metadata.namespace}})
+        }))
+    }))
 }
 
 fn converted<K, V>(event: Event<K>, convert: impl FnOnce(K) -> V) -> Event<V> {

@@ -69,8 +69,10 @@ mod tests {
         for document in documents(text).expect("the text is YAML or JSON") {
             flatten(document, &mut objects);
         }
-        let kind = |object: &Value| object["kind"].as_str().unwrap_or("none").to_owned();
-        objects.iter().map(kind).collect()
+        objects
+            .iter()
+            .map(|object| object["kind"].as_str().unwrap_or("none").to_owned())
+            .collect()
     }
 
     #[test]

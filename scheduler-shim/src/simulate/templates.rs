@@ -153,34 +153,17 @@ impl PodTemplateSource {
             Self::Copies(field) => {
                 let template = &json["spec"]["template"];
                 let indices = 0..count(json.pointer(field), 1);
-                let pod = |index| pod(workload, template, &format!("{name}-{index}"), &json!({}));
-                indices.map(pod).collect()
+                indices
+                    .map(|index| pod(workload, template, &format!("{name}-{index}"), &json!({})))
+                    .collect()
             }
             Self::Roles(field) => {
                 let roles = json.pointer(field).and_then(Value::as_object);
-                let pods_of = |(role, spec): (&String, &Value)| {
-                    let role = role.to_lowercase();
-                    let pod = |index: u64| {
-                        let mut labels = json!({
-                            "training.kubeflow.org/job-name": name,
-                            "training.kubeflow.org/replica-type": role,
-                            "training.kubeflow.org/replica-index": index.to_string(),
-                        });
-                        if let Some((_, called)) = FIRST.iter().find(|(first, _)| *first == role) {
-                            labels["training.kubeflow.org/job-role"] = (*called).into();
-                        }
-                        pod(
-                            workload,
-                            &spec["template"],
-                            &format!("{name}-{role}-{index}"),
-                            &labels,
-                        )
-                    };
-                    (0..count(spec.get("replicas"), 1))
-                        .map(pod)
-                        .collect::<Vec<_>>()
-                };
-                roles.into_iter().flatten().flat_map(pods_of).collect()
+                roles
+                    .into_iter()
+                    .flatten()
+                    .flat_map(|(role, spec)| pods_of(workload, role, spec))
+                    .collect()
             }
         };
         let object = called(workload.kind(), workload.namespace(), name);
@@ -192,6 +175,25 @@ impl PodTemplateSource {
         warnings.add(object, message);
         made
     }
+}
+
+/// The pods of a role of a Kubeflow job.
+fn pods_of(workload: ObjectView<'_>, role: &str, spec: &Value) -> Vec<Value> {
+    let (name, role) = (workload.name(), role.to_lowercase());
+    (0..count(spec.get("replicas"), 1))
+        .map(|index| {
+            let mut labels = json!({
+                "training.kubeflow.org/job-name": name,
+                "training.kubeflow.org/replica-type": role,
+                "training.kubeflow.org/replica-index": index.to_string(),
+            });
+            if let Some((_, called)) = FIRST.iter().find(|(first, _)| *first == role) {
+                labels["training.kubeflow.org/job-role"] = (*called).into();
+            }
+            let name = format!("{name}-{role}-{index}");
+            pod(workload, &spec["template"], &name, &labels)
+        })
+        .collect()
 }
 
 /// One pod from a template.

@@ -21,13 +21,16 @@ fn with_cards(count: usize) -> Value {
 
 /// A JobSet. For each replicated job: how many replicas, and how many pods with a share in each.
 fn job_set(jobs: &[(usize, usize)], fraction: &str, minimum: Option<usize>) -> Value {
-    let job = |(index, (replicas, pods)): (usize, &(usize, usize))| {
-        json!({"name": format!("part{index}"), "replicas": replicas, "template": {"spec": {
-            "parallelism": pods, "completions": pods, "template": {
-                "metadata": {"annotations": {"gpu-fraction": fraction}},
-                "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main"}]}}}}})
-    };
-    let jobs: Vec<Value> = jobs.iter().enumerate().map(job).collect();
+    let jobs: Vec<Value> = jobs
+        .iter()
+        .enumerate()
+        .map(|(index, (replicas, pods))| {
+            json!({"name": format!("part{index}"), "replicas": replicas, "template": {"spec": {
+                "parallelism": pods, "completions": pods, "template": {
+                    "metadata": {"annotations": {"gpu-fraction": fraction}},
+                    "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main"}]}}}}})
+        })
+        .collect();
     let mut set = json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
         "metadata": {"name": "set", "namespace": "ml", "labels": {"kai.scheduler/queue": "team"}},
         "spec": {"replicatedJobs": jobs}});
@@ -43,23 +46,25 @@ fn group(pods: &[Value]) -> Vec<Value> {
     let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
         "metadata": {"name": "gang", "namespace": "ml"},
         "spec": {"minMember": pods.len(), "queue": "team"}});
-    let member = |(number, more): (usize, &Value)| {
-        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ml",
-            "name": format!("gang-{number}"), "labels": {"app": "gang"},
-            "annotations": {"gpu-fraction": "0.3", "pod-group-name": "gang"}},
-            "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main",
-                "resources": {"limits": {"apportion.dev/gpu-slot": "1"}}}]}});
-        for (field, value) in more.as_object().into_iter().flatten() {
-            match field.as_str() {
-                "ports" => pod["spec"]["containers"][0]["ports"] = value.clone(),
-                field => pod["spec"][field] = value.clone(),
-            }
-        }
-        pod
-    };
+    let members = pods.iter().enumerate();
     std::iter::once(group)
-        .chain(pods.iter().enumerate().map(member))
+        .chain(members.map(|(number, more)| member(number, more)))
         .collect()
+}
+
+fn member(number: usize, more: &Value) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ml",
+        "name": format!("gang-{number}"), "labels": {"app": "gang"},
+        "annotations": {"gpu-fraction": "0.3", "pod-group-name": "gang"}},
+        "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main",
+            "resources": {"limits": {"apportion.dev/gpu-slot": "1"}}}]}});
+    for (field, value) in more.as_object().into_iter().flatten() {
+        match field.as_str() {
+            "ports" => pod["spec"]["containers"][0]["ports"] = value.clone(),
+            field => pod["spec"][field] = value.clone(),
+        }
+    }
+    pod
 }
 
 fn messages(objects: &[Value]) -> Vec<String> {

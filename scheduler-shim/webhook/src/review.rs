@@ -178,16 +178,18 @@ fn base64(text: &str) -> String {
         62 => '+',
         _ => '/',
     };
-    let group = |bytes: &[u8]| {
-        let byte = |place: usize| u32::from(bytes.get(place).copied().unwrap_or_default());
-        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
-        let digits = [18, 12, 6, 0].map(|shift| digit(word >> shift));
-        let padded = digits.into_iter().enumerate();
-        padded
-            .map(|(place, digit)| if place > bytes.len() { '=' } else { digit })
-            .collect::<String>()
-    };
-    text.as_bytes().chunks(3).map(group).collect()
+    text.as_bytes()
+        .chunks(3)
+        .map(|bytes| {
+            let byte = |place: usize| u32::from(bytes.get(place).copied().unwrap_or_default());
+            let word = byte(0) << 16 | byte(1) << 8 | byte(2);
+            let digits = [18, 12, 6, 0].map(|shift| digit(word >> shift));
+            let padded = digits.into_iter().enumerate();
+            padded
+                .map(|(place, digit)| if place > bytes.len() { '=' } else { digit })
+                .collect::<String>()
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -131,8 +131,8 @@ fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {
         context: context.name,
         bytes,
     })?;
-    let kind = |allocation| MemoryKind::Device { allocation };
     let device = context.device;
+    let kind = MemoryKind::device;
     let address = enter_allocation(&reply, bytes, handle, device, kind, mapping::lazy)?;
     let layout = ArrayLayout {
         address,

@@ -85,8 +85,11 @@ fn chosen(starts: &[usize], count: usize) -> Option<Vec<usize>> {
     let is_valid = starts.first() == Some(&0)
         && starts.is_sorted_by(|one, next| one < next)
         && starts.last().is_some_and(|last| *last < count);
-    let entry = |at| starts.partition_point(|start| *start <= at) - 1;
-    is_valid.then(|| (0..count).map(entry).collect())
+    is_valid.then(|| {
+        (0..count)
+            .map(|at| starts.partition_point(|start| *start <= at) - 1)
+            .collect()
+    })
 }
 
 fn check(order: u32, flags: u32) -> Outcome {
@@ -215,8 +218,10 @@ fn copy_3d_v1(
         return Err(INVALID_VALUE);
     }
     for at in 0..count {
-        let one = || copy_one_3d_of(copies.at(at)?, flags, on);
-        one().inspect_err(|_| failed.offer(at))?;
+        copies
+            .at(at)
+            .and_then(|copy| copy_one_3d_of(copy, flags, on))
+            .inspect_err(|_| failed.offer(at))?;
     }
     Ok(())
 }

@@ -82,11 +82,13 @@ pub(crate) fn copy(graph: u64) -> Result<u64, CudaError> {
     }
     user_objects::retain_for_copy(graph, copy)?;
     let mut tables = tables();
-    let copied = |edge: GraphEdge| {
-        let (from, to) = (*copies.get(&edge.from)?, *copies.get(&edge.to)?);
-        Some(GraphEdge { from, to, ..edge })
-    };
-    *tables.graphs.edges_mut(copy)? = edges.into_iter().filter_map(copied).collect();
+    *tables.graphs.edges_mut(copy)? = edges
+        .into_iter()
+        .filter_map(|edge| {
+            let (from, to) = (*copies.get(&edge.from)?, *copies.get(&edge.to)?);
+            Some(GraphEdge { from, to, ..edge })
+        })
+        .collect();
     tables.graphs.note_clone(copy, copies);
     Ok(copy)
 }

@@ -11,7 +11,7 @@ use crate::error::{
 };
 use crate::export::exports;
 use crate::pointer::{In, Out};
-use crate::tables::{Context, PrimaryContext};
+use crate::tables::Context;
 
 /// The API version that contexts of `cuCtxCreate_v2` and later report.
 const API_VERSION: u32 = 3020;
@@ -163,8 +163,12 @@ fn pop(out: Out<u64>) -> Outcome {
 /// after it ended: the handle works again when the context is retained again.
 fn set_current(handle: u64) -> Outcome {
     let tables = tables();
-    let is_primary = |primary: &PrimaryContext| primary.handle == handle;
-    if handle != 0 && !tables.primaries.values().any(is_primary) {
+    if handle != 0
+        && !tables
+            .primaries
+            .values()
+            .any(|primary| primary.handle == handle)
+    {
         tables.context(handle)?;
     }
     drop(tables);

@@ -12,9 +12,9 @@ pub(crate) fn value(attribute: i32, facts: &CardFacts) -> Option<i32> {
         76 => Some(facts.compute_capability.1),
         _ => None,
     };
-    let fixed = || FIXED.iter().find(|row| row.0 == attribute).map(|row| row.1);
-    let absent = || (1..=LAST).contains(&attribute).then_some(0);
-    of_card.or_else(fixed).or_else(absent)
+    of_card
+        .or_else(|| FIXED.iter().find(|row| row.0 == attribute).map(|row| row.1))
+        .or_else(|| (1..=LAST).contains(&attribute).then_some(0))
 }
 
 /// The last attribute of CUDA 13.

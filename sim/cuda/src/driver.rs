@@ -165,15 +165,15 @@ fn init(flags: u32) -> Outcome {
     let wish = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let uuids: Vec<&str> = facts.cards.iter().map(|card| card.uuid.as_str()).collect();
     let given = given_cards();
-    let is_given = |uuid: &str| {
-        given
-            .iter()
-            .all(|given| given.iter().any(|card| card == uuid))
-    };
     let order = std::env::var("CUDA_DEVICE_ORDER").ok();
     let there: Vec<usize> = visible::order(order.as_deref(), &facts.cards)
         .into_iter()
-        .filter(|card| is_given(uuids[*card]))
+        .filter(|card| {
+            let uuid = uuids[*card];
+            given
+                .iter()
+                .all(|given| given.iter().any(|card| card == uuid))
+        })
         .collect();
     let uuids: Vec<&str> = there.iter().map(|card| uuids[*card]).collect();
     let visible = visible::visible(wish.as_deref(), &uuids);
@@ -190,8 +190,10 @@ fn init(flags: u32) -> Outcome {
 }
 
 fn has_managed_memory() -> bool {
-    let is_managed = |kind| matches!(kind, MemoryKind::Managed { .. });
-    tables().ranges.values().any(|range| is_managed(range.kind))
+    tables()
+        .ranges
+        .values()
+        .any(|range| matches!(range.kind, MemoryKind::Managed { .. }))
 }
 
 unsafe extern "C" fn forked() {

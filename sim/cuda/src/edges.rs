@@ -161,15 +161,16 @@ fn named(
     count: usize,
 ) -> Result<Vec<GraphEdge>, CudaError> {
     let is_here = |node| graphs.graph_of(node) == Some(graph);
-    let edge = |at| {
-        let (from, to, data) = (from.at(at)?, to.at(at)?, data_at(data, at)?);
-        if is_here(from) && is_here(to) {
-            Ok(GraphEdge { from, to, data })
-        } else {
-            Err(INVALID_VALUE)
-        }
-    };
-    (0..count).map(edge).collect()
+    (0..count)
+        .map(|at| {
+            let (from, to, data) = (from.at(at)?, to.at(at)?, data_at(data, at)?);
+            if is_here(from) && is_here(to) {
+                Ok(GraphEdge { from, to, data })
+            } else {
+                Err(INVALID_VALUE)
+            }
+        })
+        .collect()
 }
 
 /// Adds all edges, or none.
@@ -297,8 +298,13 @@ fn neighbours(
 }
 
 fn get_dependencies(node: u64, nodes: Out<u64>, data: Out<EdgeData>, count: Out<usize>) -> Outcome {
-    let end = |edge: &GraphEdge| (edge.to == node).then_some(edge.from);
-    neighbours(node, end, nodes, data, count)
+    neighbours(
+        node,
+        |edge| (edge.to == node).then_some(edge.from),
+        nodes,
+        data,
+        count,
+    )
 }
 
 fn get_dependencies_v1(node: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome {
@@ -306,8 +312,13 @@ fn get_dependencies_v1(node: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome
 }
 
 fn get_dependents(node: u64, nodes: Out<u64>, data: Out<EdgeData>, count: Out<usize>) -> Outcome {
-    let end = |edge: &GraphEdge| (edge.from == node).then_some(edge.to);
-    neighbours(node, end, nodes, data, count)
+    neighbours(
+        node,
+        |edge| (edge.from == node).then_some(edge.to),
+        nodes,
+        data,
+        count,
+    )
 }
 
 fn get_dependents_v1(node: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome {

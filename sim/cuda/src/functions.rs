@@ -170,9 +170,11 @@ fn duration(text: &str) -> Option<Duration> {
 /// The handle of a module's function, the same for the same name.
 pub(crate) fn function(module: u64, name: &str) -> Result<u64, CudaError> {
     let mut tables = tables();
-    let same =
-        |known: &LoadedFunction| known.module == module && known.name.to_bytes() == name.as_bytes();
-    if let Some((handle, _)) = tables.functions.iter().find(|(_, known)| same(known)) {
+    if let Some((handle, _)) = tables
+        .functions
+        .iter()
+        .find(|(_, known)| known.module == module && known.name.to_bytes() == name.as_bytes())
+    {
         return Ok(*handle);
     }
     let cost = LaunchTime::of(name);

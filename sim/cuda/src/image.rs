@@ -157,11 +157,10 @@ fn bundle(code: In<u8>) -> Option<ImageContents> {
 }
 
 fn identifier(text: &str) -> Option<String> {
-    let is_part = |letter: char| letter.is_ascii_alphanumeric() || "_$%".contains(letter);
     let name: String = text
         .trim_start()
         .chars()
-        .take_while(|letter| is_part(*letter))
+        .take_while(|letter| letter.is_ascii_alphanumeric() || "_$%".contains(*letter))
         .collect();
     (!name.is_empty()).then_some(name)
 }

@@ -78,12 +78,10 @@ fn allocate_in_context(
         context: context.name,
         bytes,
     })?;
-    let kind = |allocation| {
-        if managed {
-            MemoryKind::Managed { allocation }
-        } else {
-            MemoryKind::Device { allocation }
-        }
+    let kind = if managed {
+        MemoryKind::managed
+    } else {
+        MemoryKind::device
     };
     enter_allocation(&reply, bytes, handle, context.device, kind, map)
 }

@@ -60,14 +60,14 @@ fn create(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) -> Outcome {
     let sizes = sizes?;
     let bytes = sizes
         .iter()
-        .try_fold(0_u64, |all, size| all.checked_add(*size));
-    let bytes = bytes.ok_or(OUT_OF_MEMORY)?;
+        .try_fold(0_u64, |all, size| all.checked_add(*size))
+        .ok_or(OUT_OF_MEMORY)?;
     let reply = ask(MachineRequest::Allocate {
         context: context.name,
         bytes,
     })?;
-    let kind = |allocation| MemoryKind::Device { allocation };
     let device = context.device;
+    let kind = MemoryKind::device;
     let address = enter_allocation(&reply, bytes, handle, device, kind, mapping::lazy)?;
     let mut next = address;
     let mut arrays = Vec::new();

@@ -336,12 +336,18 @@ fn allocate_from(out: Out<u64>, bytes: usize, handle: u64, on: u64) -> Outcome {
         pool: name_of(handle)?,
         bytes,
     })?;
-    let kind = |allocation| MemoryKind::Pooled {
-        allocation,
-        pool: handle,
-    };
     let device = place.device();
-    let address = enter_allocation(&reply, bytes, 0, device, kind, mapping::lazy)?;
+    let address = enter_allocation(
+        &reply,
+        bytes,
+        0,
+        device,
+        |allocation| MemoryKind::Pooled {
+            allocation,
+            pool: handle,
+        },
+        mapping::lazy,
+    )?;
     tables().touch_pools();
     out.put(address)
 }

@@ -265,9 +265,9 @@ impl ProcessTables {
         make: impl FnOnce(u64, u64) -> Result<OwnedFd, CudaError>,
     ) -> Result<(u64, u64, RawFd), CudaError> {
         let mut blocks = self.blocks.values_mut();
-        let is_in =
-            |block: &&mut MappedBlock| (block.base..block.base + block.bytes).contains(&address);
-        let block = blocks.find(is_in).ok_or(INVALID_VALUE)?;
+        let block = blocks
+            .find(|block| (block.base..block.base + block.bytes).contains(&address))
+            .ok_or(INVALID_VALUE)?;
         let file = match block.file.take() {
             Some(file) => file,
             None => make(block.base, block.bytes)?,
@@ -307,5 +307,15 @@ impl Context {
             cache_config: 0,
             is_alive: true,
         }
+    }
+}
+
+impl MemoryKind {
+    pub(crate) fn device(allocation: u64) -> Self {
+        Self::Device { allocation }
+    }
+
+    pub(crate) fn managed(allocation: u64) -> Self {
+        Self::Managed { allocation }
     }
 }

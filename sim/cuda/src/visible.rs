@@ -53,16 +53,16 @@ mod tests {
 
     #[test]
     fn the_fastest_card_comes_first_unless_the_bus_is_asked_for() {
-        let card = |(pci_bus, multiprocessors)| CardFacts {
-            model: String::new(),
-            uuid: String::new(),
-            uuid_bytes: [0; 16],
-            usable: 0,
-            pci_bus,
-            compute_capability: (9, 0),
-            multiprocessors,
-        };
-        let cards = [(0x40, 80), (0x20, 80), (0x30, 132)].map(card);
+        let cards =
+            [(0x40, 80), (0x20, 80), (0x30, 132)].map(|(pci_bus, multiprocessors)| CardFacts {
+                model: String::new(),
+                uuid: String::new(),
+                uuid_bytes: [0; 16],
+                usable: 0,
+                pci_bus,
+                compute_capability: (9, 0),
+                multiprocessors,
+            });
         assert_eq!(order(None, &cards), [2, 1, 0]);
         assert_eq!(order(Some("FASTEST_FIRST"), &cards), [2, 1, 0]);
         assert_eq!(order(Some("PCI_BUS_ID"), &cards), [1, 2, 0]);

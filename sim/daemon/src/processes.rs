@@ -222,15 +222,14 @@ impl MachineServer {
     fn watch(self: &Arc<Self>, guest: ProcessConnection) -> io::Result<()> {
         let served = Arc::clone(self);
         let name = format!("watch-{}", guest.pid);
-        let watch = move || {
+        self.state().watched += 1;
+        let watcher = thread::Builder::new().name(name).spawn(move || {
             while !has_ended(&guest.process) {}
             let mut state = served.state();
             state.bury();
             state.watched -= 1;
             state.idle_since = Instant::now();
-        };
-        self.state().watched += 1;
-        let watcher = thread::Builder::new().name(name).spawn(watch);
+        });
         if watcher.is_err() {
             self.state().watched -= 1;
         }

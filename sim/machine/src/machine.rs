@@ -169,18 +169,21 @@ impl Machine {
     }
 
     fn facts(&self) -> MachineFacts {
-        let facts = |card: &SimulatedCard| CardFacts {
-            model: card.config.model.clone(),
-            uuid: card.config.uuid.clone(),
-            uuid_bytes: card.config.uuid_bytes().unwrap_or_default(),
-            usable: card.usable(),
-            pci_bus: card.config.pci_bus,
-            compute_capability: card.config.compute_capability,
-            multiprocessors: card.config.multiprocessors,
-        };
         MachineFacts {
             cuda_version: self.driver.cuda_version(),
-            cards: self.cards.iter().map(facts).collect(),
+            cards: self
+                .cards
+                .iter()
+                .map(|card| CardFacts {
+                    model: card.config.model.clone(),
+                    uuid: card.config.uuid.clone(),
+                    uuid_bytes: card.config.uuid_bytes().unwrap_or_default(),
+                    usable: card.usable(),
+                    pci_bus: card.config.pci_bus,
+                    compute_capability: card.config.compute_capability,
+                    multiprocessors: card.config.multiprocessors,
+                })
+                .collect(),
             watched: self.rules.functions(),
         }
     }

@@ -99,23 +99,16 @@ impl Machine {
     }
 
     fn needs_root(&self, pid: Pid) -> Result<(), NvmlRefusal> {
-        let is_root = |pid| {
-            self.processes
-                .get(pid)
-                .is_some_and(|process| process.peer.uid == 0)
-        };
-        is_root(&pid).then_some(()).ok_or(NvmlRefusal::NoPermission)
+        let process = self.processes.get(&pid);
+        let is_root = process.is_some_and(|process| process.peer.uid == 0);
+        is_root.then_some(()).ok_or(NvmlRefusal::NoPermission)
     }
 
     fn used_by_group(&self, card: usize, group: &str) -> u64 {
-        let decides = |own: &str| {
-            let deciding = self.group_limits.deciding(card, own);
+        let members = self.processes.iter().filter(|(_, process)| {
+            let deciding = self.group_limits.deciding(card, &process.peer.cgroup);
             deciding.is_some_and(|(deciding, _)| deciding == group)
-        };
-        let members = self
-            .processes
-            .iter()
-            .filter(|(_, process)| decides(&process.peer.cgroup));
+        });
         members.map(|(pid, _)| self.cards[card].held_by(*pid)).sum()
     }
 }

@@ -45,13 +45,14 @@ impl Default for CardHardware {
 impl NvmlState {
     /// The initial state of the hardware.
     pub(crate) fn of(cards: &[CardConfig]) -> Self {
-        let hardware = |config: &CardConfig| CardHardware {
-            memory_info: config.memory_info,
-            process_memory: config.process_memory,
-            ..CardHardware::default()
-        };
         Self {
-            cards: (0..).zip(cards.iter().map(hardware)).collect(),
+            cards: (0..)
+                .zip(cards.iter().map(|config| CardHardware {
+                    memory_info: config.memory_info,
+                    process_memory: config.process_memory,
+                    ..CardHardware::default()
+                }))
+                .collect(),
             ..Self::default()
         }
     }

@@ -285,12 +285,11 @@ impl Machine {
 
     /// Gives back all unused memory of a process's pools on a card.
     pub(crate) fn trim_pools(&mut self, pid: Pid, card: usize) -> Result<(), CudaRefusal> {
-        let here = |pool: &ProcessPool| pool.card() == Some(card) && !pool.is_destroyed;
         let process = self.process(pid)?;
         let pools: Vec<u64> = process
             .pools
             .iter()
-            .filter(|(_, pool)| here(pool))
+            .filter(|(_, pool)| pool.card() == Some(card) && !pool.is_destroyed)
             .map(|(id, _)| *id)
             .collect();
         for id in pools {

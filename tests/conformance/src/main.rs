@@ -101,10 +101,9 @@ fn chosen(names: &[String]) -> Result<Vec<&'static str>, String> {
     if names.is_empty() {
         return Ok(CASES.iter().map(|case| case.name).collect());
     }
-    let known = |name: &String| CASES.iter().find(|case| case.name == name);
     names
         .iter()
-        .map(|name| match known(name) {
+        .map(|name| match CASES.iter().find(|case| case.name == name) {
             Some(case) => Ok(case.name),
             None => Err(format!(
                 "there is no case `{name}`; hint: --list names them"

@@ -46,12 +46,16 @@ async fn exchange(data: &[u8]) -> (usize, Vec<u8>) {
     let asked = Rc::new(Cell::new(0_usize));
     let (server, mut client) = tokio::io::duplex(64 << 10);
     let count = asked.clone();
-    let answer = move |_, _| {
-        count.set(count.get() + 1);
-        ready(Response::new(Text::from(BODY)))
-    };
     let answers = HttpLimiter::within(Duration::from_secs(1));
-    let serving = connection(server, IpAddr::V4(Ipv4Addr::LOCALHOST), answers, answer);
+    let serving = connection(
+        server,
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        answers,
+        move |_, _| {
+            count.set(count.get() + 1);
+            ready(Response::new(Text::from(BODY)))
+        },
+    );
     let sending = async {
         // The server may already have closed the connection.
         let _ = client.write_all(data).await;

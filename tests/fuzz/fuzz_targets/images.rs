@@ -11,13 +11,12 @@ fuzz_target!(|data: &[u8]| {
         let found = range.and_then(|range| data.get(range));
         found.map(|found| into.copy_from_slice(found)).is_some()
     };
-    let image = |word: u32| match word {
+    let first: Option<&[u8; 4]> = data.first_chunk();
+    let found: Option<ImageFootprint> = first.and_then(|word| match u32::from_le_bytes(*word) {
         CUBIN => cubin(&read),
         BUNDLE => bundle(&read),
         _ => Some(text(data)),
-    };
-    let first: Option<&[u8; 4]> = data.first_chunk();
-    let found: Option<ImageFootprint> = first.and_then(|word| image(u32::from_le_bytes(*word)));
+    });
     if let Some(found) = found {
         // Sizes are whole driver blocks, or saturated.
         let is_whole = |bytes: u64| bytes.is_multiple_of(256) || bytes == u64::MAX;

@@ -43,6 +43,11 @@ fn rules(flags: u8) -> AdmissionRules {
     }
 }
 
+fn parent(name: &str) -> Option<ReviewedQueue> {
+    let queue = serde_json::json!({"metadata": {"name": name}, "spec": {"parentQueue": "root", "resources": {}}});
+    (name.len() < 8).then(|| serde_json::from_value::<ReviewedQueue>(queue).ok())?
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((first, body)) = data.split_first() else {
         return;
@@ -54,10 +59,6 @@ fuzz_target!(|data: &[u8]| {
     if review.refusal.is_some() {
         return;
     }
-    let parent = |name: &str| {
-        let queue = serde_json::json!({"metadata": {"name": name}, "spec": {"parentQueue": "root", "resources": {}}});
-        (name.len() < 8).then(|| serde_json::from_value::<ReviewedQueue>(queue).ok())?
-    };
     let answer = answer(question, &review.request, &rules(*first), &parent, 7);
     let said = answer.review(&review.request.uid);
     assert_eq!(said["response"]["allowed"], answer.refusal.is_none());

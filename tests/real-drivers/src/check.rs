@@ -95,14 +95,15 @@ fn answers(printed: &str) -> Answers {
 fn compare(plain: &Answers, ours: &Answers, way: RunMode) -> Vec<String> {
     let keys: BTreeSet<&String> = plain.keys().chain(ours.keys()).collect();
     let nothing = "nothing".to_owned();
-    let difference = |key: &String| {
-        let (plain, ours) = (
-            plain.get(key).unwrap_or(&nothing),
-            ours.get(key).unwrap_or(&nothing),
-        );
-        (plain != ours).then(|| format!("{key}: {plain}, but {} {ours}", way.as_str()))
-    };
-    keys.into_iter().filter_map(difference).collect()
+    keys.into_iter()
+        .filter_map(|key| {
+            let (plain, ours) = (
+                plain.get(key).unwrap_or(&nothing),
+                ours.get(key).unwrap_or(&nothing),
+            );
+            (plain != ours).then(|| format!("{key}: {plain}, but {} {ours}", way.as_str()))
+        })
+        .collect()
 }
 
 /// Runs a task in all modes, and compares the answers with those without the library. Also returns the answers under a
@@ -113,9 +114,9 @@ fn in_all_ways(
     task: &[&str],
     as_compared: fn(&str) -> String,
 ) -> Result<(CheckOutcome, Answers)> {
-    let run = |way| anyhow::Ok(answers(&setup.inside(driver, way, task)?));
     let [plain, unlimited, limited] = thread::scope(|scope| {
-        let started = RunMode::ALL.map(|way| scope.spawn(move || run(way)));
+        let started = RunMode::ALL
+            .map(|way| scope.spawn(move || anyhow::Ok(answers(&setup.inside(driver, way, task)?))));
         started.map(|thread| thread.join().expect("no check panics"))
     });
     let (plain, limited) = (plain?, limited?);

@@ -19,18 +19,20 @@ struct ProcMapping {
 fn mappings() -> Result<Vec<ProcMapping>> {
     let text = fs::read_to_string("/proc/self/maps").context("failed to read /proc/self/maps")?;
     let number = |text: &str| usize::from_str_radix(text, 16).ok();
-    let mapping = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
-        let offset = words.nth(1)?;
-        Some(ProcMapping {
-            start: number(start)?,
-            end: number(end)?,
-            offset: number(offset)?,
-            path: words.nth(2).unwrap_or_default().to_owned(),
+    Ok(text
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_ascii_whitespace();
+            let (start, end) = words.next()?.split_once('-')?;
+            let offset = words.nth(1)?;
+            Some(ProcMapping {
+                start: number(start)?,
+                end: number(end)?,
+                offset: number(offset)?,
+                path: words.nth(2).unwrap_or_default().to_owned(),
+            })
         })
-    };
-    Ok(text.lines().filter_map(mapping).collect())
+        .collect())
 }
 
 /// A loaded library, with its own symbol table.
@@ -42,12 +44,11 @@ pub(crate) struct LoadedLibrary {
 impl LoadedLibrary {
     /// The loaded library whose file name starts with `name`. `None` if there is none.
     pub(crate) fn find(name: &str) -> Result<Option<Self>> {
-        let is_its = |mapping: &&ProcMapping| {
+        let mappings = mappings()?;
+        let Some(first) = mappings.iter().find(|mapping| {
             let file = Path::new(&mapping.path).file_name().unwrap_or_default();
             mapping.offset == 0 && file.to_string_lossy().starts_with(name)
-        };
-        let mappings = mappings()?;
-        let Some(first) = mappings.iter().find(is_its) else {
+        }) else {
             return Ok(None);
         };
         let file =
@@ -112,8 +113,11 @@ impl ProcessPointers {
     /// A word of memory as a position in a file, as a pointer, or as a number.
     pub(crate) fn word(&self, word: u64) -> String {
         let address = usize::try_from(word).unwrap_or(usize::MAX);
-        let is_in = |mapping: &&ProcMapping| (mapping.start..mapping.end).contains(&address);
-        match self.0.iter().find(is_in) {
+        match self
+            .0
+            .iter()
+            .find(|mapping| (mapping.start..mapping.end).contains(&address))
+        {
             None => format!("{word:x}"),
             Some(mapping) if mapping.path.starts_with('/') => {
                 let file = Path::new(&mapping.path).file_name().unwrap_or_default();

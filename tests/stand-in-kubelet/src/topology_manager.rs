@@ -93,9 +93,12 @@ impl TopologyManager {
 }
 
 fn record(held: &GpusByZone) -> String {
-    let one =
-        |(zone, count): (&String, &i64)| json!({"zone": zone, "amount": {GPU: count.to_string()}});
-    Value::Array(held.iter().map(one).collect()).to_string()
+    Value::Array(
+        held.iter()
+            .map(|(zone, count)| json!({"zone": zone, "amount": {GPU: count.to_string()}}))
+            .collect(),
+    )
+    .to_string()
 }
 
 /// The object with a node's zones. Null if there is none.
@@ -155,10 +158,10 @@ fn width(zones: &[(String, i64)], gpus: i64) -> usize {
 fn narrowest(free: &[(String, i64)], gpus: i64, widest: usize) -> Option<Vec<usize>> {
     let masks = 1_u32..1 << free.len();
     let of = |mask: u32| (0..free.len()).filter(move |place| mask & (1 << place) != 0);
-    let has_enough = |mask: &u32| of(*mask).map(|place| free[place].1.max(0)).sum::<i64>() >= gpus;
-    let is_narrow = |mask: &u32| mask.count_ones() as usize <= widest;
-    let best = masks.filter(is_narrow).filter(has_enough);
-    let best = best.min_by_key(|mask| (mask.count_ones(), *mask))?;
+    let best = masks
+        .filter(|mask| mask.count_ones() as usize <= widest)
+        .filter(|mask| of(*mask).map(|place| free[place].1.max(0)).sum::<i64>() >= gpus)
+        .min_by_key(|mask| (mask.count_ones(), *mask))?;
     Some(of(best).collect())
 }
 

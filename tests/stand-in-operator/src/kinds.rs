@@ -58,8 +58,9 @@ impl WorkloadKind {
 /// for its own objects. Here one stands in for all versions, and the API server returns all objects in one version.
 pub(crate) fn version(object: &Value, resource: &ApiResource) -> String {
     let first = &object["metadata"]["managedFields"][0]["apiVersion"];
-    let of_group = |version: &&str| version.split('/').next() == Some(&resource.group);
-    let created = first.as_str().filter(of_group);
+    let created = first
+        .as_str()
+        .filter(|version| version.split('/').next() == Some(&resource.group));
     created.unwrap_or(&resource.api_version).to_owned()
 }
 

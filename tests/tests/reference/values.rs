@@ -42,10 +42,11 @@ fn the_reference_has_every_value_of_the_chart() {
         let name = row.path.last().expect("a value has a name");
         let is_known = OF_KUBERNETES.contains(&name.as_str());
         // A map's comment also covers its members.
-        let covers =
-            |other: &ChartValue| !other.comment.is_empty() && row.path.starts_with(&other.path);
         assert!(
-            is_known || found.iter().any(covers),
+            is_known
+                || found
+                    .iter()
+                    .any(|other| !other.comment.is_empty() && row.path.starts_with(&other.path)),
             "{row:?} has no comment in values.yaml"
         );
     }

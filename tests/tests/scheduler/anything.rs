@@ -246,8 +246,9 @@ fn whatever_happens_no_card_is_given_twice_and_nothing_is_left_behind() {
     }
     cluster.start_scheduler();
     cluster.await_leader();
-    let socket = |node| cluster.nodes[node].host.instance().join("agent.sock");
-    let sockets = NODES.map(|node| (node, socket(node))).into();
+    let sockets = NODES
+        .map(|node| (node, cluster.nodes[node].host.instance().join("agent.sock")))
+        .into();
     let (orders, ordered) = mpsc::channel(1);
     let (kubeconfig, steps) = (cluster.plane.kubeconfig(), ChaosSteps::new(seed, length));
     let runtime = Runtime::new().expect("a runtime");

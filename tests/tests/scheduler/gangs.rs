@@ -8,11 +8,10 @@ fn gang(name: &str, size: usize, fraction: &str) -> Vec<Value> {
     let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"minMember": size, "queue": "default-queue", "priorityClassName": "train"}});
-    let member = |number: usize| {
+    let members = (0..size).map(|number| {
         let annotations = json!({"gpu-fraction": fraction, "pod-group-name": name});
         pod(&format!("{name}-{number}"), annotations)
-    };
-    let members = (0..size).map(member);
+    });
     std::iter::once(group).chain(members).collect()
 }
 

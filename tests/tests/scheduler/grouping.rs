@@ -35,17 +35,19 @@ impl Cluster {
     /// How many requests the API server got with this verb for this resource.
     fn requests(&self, verb: &str, resource: &str, part: &str) -> u64 {
         let metrics = self.plane.kubectl(&["get", "--raw", "/metrics"]);
-        let of = |line: &&str| {
-            let has = |name: &str, value: &str| line.contains(&format!("{name}=\"{value}\""));
-            line.starts_with("apiserver_request_total{")
-                && has("verb", verb)
-                && has("resource", resource)
-                && has("subresource", part)
-        };
-        let counts = metrics.lines().filter(of).filter_map(|line| {
-            let (_, count) = line.rsplit_once(' ')?;
-            count.parse::<u64>().ok()
-        });
+        let counts = metrics
+            .lines()
+            .filter(|line| {
+                let has = |name: &str, value: &str| line.contains(&format!("{name}=\"{value}\""));
+                line.starts_with("apiserver_request_total{")
+                    && has("verb", verb)
+                    && has("resource", resource)
+                    && has("subresource", part)
+            })
+            .filter_map(|line| {
+                let (_, count) = line.rsplit_once(' ')?;
+                count.parse::<u64>().ok()
+            });
         counts.sum()
     }
 
@@ -75,12 +77,13 @@ impl Cluster {
         let uid = self.plane.kubectl(&uid);
         let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid,
             "controller": true}]);
-        let member = |number: usize| {
-            let mut pod = pod(&format!("{name}-{number}"), json!({"gpu-fraction": "0.1"}));
-            pod["metadata"]["ownerReferences"] = owner.clone();
-            pod
-        };
-        (0..size).map(member).collect()
+        (0..size)
+            .map(|number| {
+                let mut pod = pod(&format!("{name}-{number}"), json!({"gpu-fraction": "0.1"}));
+                pod["metadata"]["ownerReferences"] = owner.clone();
+                pod
+            })
+            .collect()
     }
 }
 
@@ -112,13 +115,15 @@ fn a_gang_of_a_job_has_its_object_before_it_is_complete_and_its_pods_name_it() {
         "Job is not ready for scheduling. Waiting for 2 pods, currently 1 exist, 0 are gated";
     cluster.eventually("it is said that a pod is missing", |_| {
         let events = cluster.plane.all("events.events.k8s.io");
-        let says = |event: &&Value| {
-            event["regarding"]["kind"] == "PodGroup"
-                && event["reason"] == "NotReady"
-                && event["type"] == "Normal"
-                && event["note"] == sentence
-        };
-        events.iter().find(says).map(|_| ())
+        events
+            .iter()
+            .find(|event| {
+                event["regarding"]["kind"] == "PodGroup"
+                    && event["reason"] == "NotReady"
+                    && event["type"] == "Normal"
+                    && event["note"] == sentence
+            })
+            .map(|_| ())
     });
     cluster.plane.apply(&pods[1..]);
     cluster.bound(2);
@@ -142,12 +147,13 @@ fn what_is_bound_at_once_costs_one_object_a_group_and_nothing_for_its_pods() {
     cluster.bound(20);
     cluster.eventually("each has its object", |pods| {
         let groups = cluster.plane.all("podgroups");
-        let has_group = |pod: &Value| {
-            groups
-                .iter()
-                .any(|group| group["metadata"]["name"] == *named(pod))
-        };
-        (groups.len() == 20 && pods.iter().all(has_group)).then_some(())
+        (groups.len() == 20
+            && pods.iter().all(|pod| {
+                groups
+                    .iter()
+                    .any(|group| group["metadata"]["name"] == *named(pod))
+            }))
+        .then_some(())
     });
     let made = cluster.requests("POST", "podgroups", "") - made;
     assert_eq!(made, 20);
@@ -157,11 +163,8 @@ fn what_is_bound_at_once_costs_one_object_a_group_and_nothing_for_its_pods() {
     assert!(patched <= 20, "{patched} pods were patched");
 
     // A restarted scheduler finds nothing to write.
-    let versions = || {
-        let path = "-o=jsonpath={.items[*].metadata.generation}";
-        cluster.plane.kubectl(&["get", "podgroups,pods", path])
-    };
-    let before = versions();
+    let path = "-o=jsonpath={.items[*].metadata.generation}";
+    let before = cluster.plane.kubectl(&["get", "podgroups,pods", path]);
     let mut cluster = cluster;
     cluster.kill_scheduler();
     cluster.start_scheduler();

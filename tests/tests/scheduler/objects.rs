@@ -24,13 +24,14 @@ pub(crate) fn placed(pods: &[Value]) -> BTreeMap<String, String> {
     let bound = pods
         .iter()
         .filter(|pod| pod["spec"]["nodeName"].is_string());
-    let card = |pod: &Value| {
-        let group = pod["metadata"]["labels"]["runai-gpu-group"].as_str();
-        let place = group.or(pod["spec"]["nodeName"].as_str());
-        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-        (name.to_owned(), place.unwrap_or_default().to_owned())
-    };
-    bound.map(card).collect()
+    bound
+        .map(|pod| {
+            let group = pod["metadata"]["labels"]["runai-gpu-group"].as_str();
+            let place = group.or(pod["spec"]["nodeName"].as_str());
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            (name.to_owned(), place.unwrap_or_default().to_owned())
+        })
+        .collect()
 }
 
 /// A pod with annotations. If it asks for a share, it has its slot, as from the webhook.

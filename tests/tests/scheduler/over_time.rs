@@ -105,7 +105,10 @@ fn a_scheduler_that_starts_anew_knows_who_had_the_cluster() {
     cluster.eventually("a damaged note is said and written over", |_| {
         let log = cluster.whole_log();
         let note = cluster.plane.all("configmaps");
-        let is_damaged = |map: &Value| map["data"]["apportion-usage.json"] == "{";
-        (log.contains("Usage history unreadable") && !note.iter().any(is_damaged)).then_some(())
+        (log.contains("Usage history unreadable")
+            && !note
+                .iter()
+                .any(|map| map["data"]["apportion-usage.json"] == "{"))
+        .then_some(())
     });
 }

@@ -45,20 +45,24 @@ fn bursts() -> u32 {
 fn a_burst_of_halves_fills_every_card_with_two() {
     let cluster = Cluster::with_cards(8);
     for burst in 0..bursts() {
-        let half = |number| {
-            pod(
-                &format!("half-{burst}-{number}"),
-                json!({"gpu-fraction": "0.5"}),
-            )
-        };
-        let pods: Vec<Value> = (0..16).map(half).collect();
+        let pods: Vec<Value> = (0..16)
+            .map(|number| {
+                pod(
+                    &format!("half-{burst}-{number}"),
+                    json!({"gpu-fraction": "0.5"}),
+                )
+            })
+            .collect();
         cluster.plane.apply(&pods);
         let bound = cluster.bound(16);
         assert_eq!(count_by_card(&bound), [2; 8], "burst {burst}: {bound:?}");
         let granted = cluster.granted("node-1");
         assert_eq!(granted.len(), 8);
-        let sum = |held: &Vec<(String, u64)>| held.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        assert!(granted.values().all(|held| sum(held) == CARD));
+        assert!(
+            granted
+                .values()
+                .all(|held| held.iter().map(|(_, bytes)| bytes).sum::<u64>() == CARD)
+        );
         let all = ["delete", "pods", "--all", "--force", "--grace-period=0"];
         let _ = cluster.plane.kubectl(&all);
         cluster.eventually("everything is given back", |_| {
@@ -145,8 +149,9 @@ fn the_running_scheduler_says_what_it_knows() {
         .plane
         .apply(&[pod("second", json!({"gpu-fraction": "0.5"}))]);
     cluster.eventually("the second waits", |pods| {
-        let waits = |pod: &Value| condition(pod).is_some_and(|why| why.contains("found"));
-        pods.iter().any(waits).then_some(())
+        pods.iter()
+            .any(|pod| condition(pod).is_some_and(|why| why.contains("found")))
+            .then_some(())
     });
     let said = cluster.ask(&["explain", "second", "--address", &cluster.address()]);
     assert!(said.contains("held by default/first"), "{said}");

@@ -150,11 +150,11 @@ fn the_contents_of_config_maps_take_no_memory() {
     let mut cluster = Cluster::bare();
     cluster.add_node("node-1", &cards(1));
     let text = "x".repeat(CONFIG_MAP_BYTES);
-    let map = |number| {
+    let maps = (0..CONFIG_MAPS).map(|number| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("map-{number}"),
             "namespace": "default"}, "data": {"text": text}})
-    };
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": (0..CONFIG_MAPS).map(map).collect::<Vec<_>>()});
+    });
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": maps.collect::<Vec<_>>()});
     let file = cluster.plane.dir().join("config-maps.json");
     std::fs::write(&file, list.to_string()).expect("the folder is writable");
     let file = file.to_str().expect("it is text");

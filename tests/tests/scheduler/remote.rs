@@ -21,13 +21,14 @@ fn over_tcp(nodes: &[&str], options: &[&str]) -> Cluster {
 }
 
 fn halves(prefix: &str, count: usize) -> Vec<Value> {
-    let half = |number| {
-        pod(
-            &format!("{prefix}-{number}"),
-            json!({"gpu-fraction": "0.5"}),
-        )
-    };
-    (0..count).map(half).collect()
+    (0..count)
+        .map(|number| {
+            pod(
+                &format!("{prefix}-{number}"),
+                json!({"gpu-fraction": "0.5"}),
+            )
+        })
+        .collect()
 }
 
 fn address(cluster: &Cluster, node: &str) -> String {

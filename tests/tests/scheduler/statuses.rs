@@ -26,10 +26,14 @@ fn eventually<T>(
 ) -> T {
     cluster.eventually(what, |_| {
         let all = cluster.plane.all(kind);
-        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or("").to_owned();
         seen(
             &all.iter()
-                .map(|object| (name(object), object["status"].clone()))
+                .map(|object| {
+                    (
+                        object["metadata"]["name"].as_str().unwrap_or("").to_owned(),
+                        object["status"].clone(),
+                    )
+                })
                 .collect(),
         )
     })
@@ -47,12 +51,13 @@ fn tells(cluster: &Cluster, kind: &str, name: &str, sentence: &str) {
     eventually(cluster, "events.events.k8s.io", &what, |_| {
         let events = cluster.plane.all("events.events.k8s.io");
         let mut events = events.iter();
-        let says = |event: &Value| {
-            let object = &event["regarding"];
-            let is_its = object["kind"] == kind && object["name"] == name;
-            is_its && event["type"] == "Warning" && event["note"] == sentence
-        };
-        events.any(says).then_some(())
+        events
+            .any(|event| {
+                let object = &event["regarding"];
+                let is_its = object["kind"] == kind && object["name"] == name;
+                is_its && event["type"] == "Warning" && event["note"] == sentence
+            })
+            .then_some(())
     });
 }
 
@@ -158,13 +163,12 @@ fn bad_objects_say_so_and_the_rest_goes_on() {
     });
     assert!(ignored.contains("preemptMinRuntime \"1d\""), "{ignored}");
     let sentences = eventually(&cluster, "queues", "each says what is wrong", |all| {
-        let sentence = |name: &str| {
-            let usable = condition(all.get(name)?, "conditions", "Usable");
-            let is_bad = usable["status"] == "False";
-            is_bad.then(|| usable["message"].as_str().unwrap_or("").to_owned())
-        };
         ["negative", "orphan", "left", "right", "empty"]
-            .map(|name| Some((name, sentence(name)?)))
+            .map(|name| {
+                let usable = condition(all.get(name)?, "conditions", "Usable");
+                let is_bad = usable["status"] == "False";
+                is_bad.then(|| (name, usable["message"].as_str().unwrap_or("").to_owned()))
+            })
             .into_iter()
             .collect::<Option<BTreeMap<_, _>>>()
     });

@@ -92,17 +92,18 @@ fn medians(
             }
         }
     }
-    let middle = |mut numbers: Vec<f64>| {
-        numbers.sort_by(f64::total_cmp);
-        numbers
-            .get(numbers.len() / 2)
-            .copied()
-            .ok_or_else(|| "nothing".to_owned())
-    };
     Ok(all
         .into_iter()
         .map(|numbers| numbers.and_then(middle))
         .collect())
+}
+
+fn middle(mut numbers: Vec<f64>) -> Result<f64, String> {
+    numbers.sort_by(f64::total_cmp);
+    numbers
+        .get(numbers.len() / 2)
+        .copied()
+        .ok_or_else(|| "nothing".to_owned())
 }
 
 /// Nanoseconds in a readable unit.

@@ -110,10 +110,10 @@ pub(crate) fn compare(setting: &CompareSetup, report: &mut CompareReport) -> Res
                 .map(|(name, documented)| (name, documented, found.get(name)))
                 .collect();
             let answered = |documented: &str| documented.starts_with("returned");
-            let is_harm = |found: Option<&String>| !found.is_some_and(|found| answered(found));
-            let (harm, other): (Vec<_>, Vec<_>) = differ
-                .into_iter()
-                .partition(|(_, documented, found)| answered(documented) && is_harm(*found));
+            let (harm, other): (Vec<_>, Vec<_>) =
+                differ.into_iter().partition(|(_, documented, found)| {
+                    answered(documented) && !found.is_some_and(|found| answered(found))
+                });
             for (name, documented, found) in harm.iter().chain(&other) {
                 let found = found.map_or("nothing", String::as_str);
                 listed.push(format!(

@@ -72,9 +72,10 @@ fn wrong(
     if !root.join(&target).exists() {
         return Some("leads to no file");
     }
-    let has_it = |page: &DocsPage| page.anchors.iter().any(|known| known == anchor);
     match all.get(&target) {
-        Some(page) if !anchor.is_empty() && !has_it(page) => Some("leads to no heading"),
+        Some(page) if !anchor.is_empty() && !page.anchors.iter().any(|known| known == anchor) => {
+            Some("leads to no heading")
+        }
         _ => None,
     }
 }

@@ -108,17 +108,15 @@ fn quotations(page: &str) -> Vec<(usize, String)> {
 
 /// The quotations of a page that no program prints.
 fn unknown(page: &str, collect_texts: &str) -> Vec<String> {
-    let ours =
-        |quotation: &str| !FOREIGN.contains(&quotation) && !quotation.starts_with(KUBE_SCHEDULER);
-    let is_in_source =
-        |part: &str| collect_texts.contains(part.trim_matches(|char| ",;:'\"".contains(char)));
     let found = quotations(page).into_iter();
     found
-        .filter(|(_, quotation)| ours(quotation))
+        .filter(|(_, quotation)| {
+            !FOREIGN.contains(&quotation.as_str()) && !quotation.starts_with(KUBE_SCHEDULER)
+        })
         .filter_map(|(line, quotation)| {
-            let part = parts(&quotation)
-                .into_iter()
-                .find(|part| !is_in_source(part))?;
+            let part = parts(&quotation).into_iter().find(|part| {
+                !collect_texts.contains(part.trim_matches(|char| ",;:'\"".contains(char)))
+            })?;
             Some(format!(
                 "line {line}: no program says {part:?} (`{quotation}`)"
             ))

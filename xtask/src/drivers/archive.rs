@@ -49,8 +49,7 @@ pub(crate) fn drivers<'a>(
     branches: &[&'a str],
 ) -> Result<Vec<(&'a str, Result<PathBuf>)>> {
     fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))?;
-    let is_missing = |branch: &&&str| kept(folder, branch).is_none();
-    let archive = if branches.iter().any(|branch| is_missing(&branch)) {
+    let archive = if branches.iter().any(|branch| kept(folder, branch).is_none()) {
         Some(AptArchive::update(&folder.join("apt")))
     } else {
         None
@@ -192,8 +191,9 @@ impl AptArchive {
         }
         for file in files(&tree)? {
             let name = file.file_name().unwrap_or_default();
-            let is_wanted = |start: &str| name.to_string_lossy().starts_with(start);
-            if FILES.iter().any(|start| is_wanted(start))
+            if FILES
+                .iter()
+                .any(|start| name.to_string_lossy().starts_with(start))
                 && !name.to_string_lossy().ends_with(".gz")
             {
                 fs::rename(&file, new.join(name)).context("failed to move a library")?;

@@ -152,20 +152,22 @@ impl PythonEnvironments {
     /// The folders of NVIDIA's libraries in an environment and its base. TensorFlow and ONNX Runtime load them by name
     /// only.
     pub(crate) fn nvidia_libraries(&self, name: &str) -> Vec<PathBuf> {
-        let folders = |folder: &Path| {
-            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-            let mut paths: Vec<_> = entries.map(|entry| entry.path().join("lib")).collect();
-            paths.retain(|path| path.is_dir());
-            paths.sort();
-            paths
-        };
         let environments = [Some(name), base(name)];
         let packages = environments
             .into_iter()
             .flatten()
             .filter_map(|name| self.packages(name).ok());
         packages
-            .flat_map(|packages| folders(&packages.join("nvidia")))
+            .flat_map(|packages| {
+                let entries = fs::read_dir(packages.join("nvidia"))
+                    .into_iter()
+                    .flatten()
+                    .flatten();
+                let mut paths: Vec<_> = entries.map(|entry| entry.path().join("lib")).collect();
+                paths.retain(|path| path.is_dir());
+                paths.sort();
+                paths
+            })
             .collect()
     }
 

@@ -187,9 +187,12 @@ fn reserves_for_share(start: &Value, kais: &PodOutcomes) -> bool {
         .flat_map(tasks)
         .filter_map(|task| task["gpu_groups"].as_array());
     let known: BTreeSet<&str> = groups.flatten().filter_map(Value::as_str).collect();
-    let is_new = |group: &String| !known.contains(group.as_str());
     let mut reserved = kais.values().filter(|one| one.status == "Pipelined");
-    reserved.any(|one| one.gpu_groups.iter().any(is_new))
+    reserved.any(|one| {
+        one.gpu_groups
+            .iter()
+            .any(|group| !known.contains(group.as_str()))
+    })
 }
 
 fn has_fractions(cluster: &Value) -> bool {

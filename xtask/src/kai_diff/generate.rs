@@ -72,34 +72,35 @@ fn nodes(theme: &ClusterTheme, random: &mut ClusterRng) -> Vec<Value> {
     let count = random.between(theme.nodes.0, theme.nodes.1);
     let usual = random.of(&[2, 4, 8]);
     let racks = random.between(1, 3);
-    let node = |number: usize| {
-        let name = format!("node{number:02}");
-        let gpus = if random.chance(70) {
-            usual
-        } else {
-            random.of(&[1, 2, 4, 8])
-        };
-        let mut labels = Map::new();
-        labels.insert("kai.scheduler/type".to_owned(), json!(name));
-        if theme.topology {
-            let rack = random.between(0, racks);
-            labels.insert(LEVELS[0].to_owned(), json!(format!("zone{}", rack % 2)));
-            labels.insert(LEVELS[1].to_owned(), json!(format!("rack{rack}")));
-        }
-        let mut node = json!({
-            "name": name,
-            "gpus_allocatable": gpus,
-            "gpu_memory_mib": GPU_MEMORY,
-            "mem_bytes": 200e9,
-            "labels": labels,
-        });
-        if theme.cpu_quotas {
-            node["cpu_millis"] = json!(1000 * random.of(&[8, 12, 16, 24]));
-            node["mem_bytes"] = json!(1e9 * random.of(&[16.0, 24.0, 48.0]));
-        }
-        node
-    };
-    (0..count).map(node).collect()
+    (0..count)
+        .map(|number| {
+            let name = format!("node{number:02}");
+            let gpus = if random.chance(70) {
+                usual
+            } else {
+                random.of(&[1, 2, 4, 8])
+            };
+            let mut labels = Map::new();
+            labels.insert("kai.scheduler/type".to_owned(), json!(name));
+            if theme.topology {
+                let rack = random.between(0, racks);
+                labels.insert(LEVELS[0].to_owned(), json!(format!("zone{}", rack % 2)));
+                labels.insert(LEVELS[1].to_owned(), json!(format!("rack{rack}")));
+            }
+            let mut node = json!({
+                "name": name,
+                "gpus_allocatable": gpus,
+                "gpu_memory_mib": GPU_MEMORY,
+                "mem_bytes": 200e9,
+                "labels": labels,
+            });
+            if theme.cpu_quotas {
+                node["cpu_millis"] = json!(1000 * random.of(&[8, 12, 16, 24]));
+                node["mem_bytes"] = json!(1e9 * random.of(&[16.0, 24.0, 48.0]));
+            }
+            node
+        })
+        .collect()
 }
 
 /// The queues, and the names of the leaf queues.

@@ -267,9 +267,6 @@ impl JobGenerator<'_> {
             }
         }
         let allowed = first["node_affinity"].as_array();
-        let is_allowed = |name: &str| {
-            allowed.is_none_or(|allowed| allowed.iter().any(|allowed| allowed == name))
-        };
         // A single node satisfies every topology constraint.
         let is_bound =
             self.theme.constrained > 0 && job["subgroups"].to_string().contains("_level");
@@ -278,7 +275,10 @@ impl JobGenerator<'_> {
         if self.theme.spread || self.theme.fragmented || is_bound {
             self.random.shuffle(&mut order);
         }
-        order.retain(|&node| is_allowed(&self.nodes[node].name));
+        order.retain(|&node| {
+            let name = &self.nodes[node].name;
+            allowed.is_none_or(|allowed| allowed.iter().any(|allowed| allowed == name))
+        });
         order.truncate(if is_bound { 1 } else { order.len() });
         let mut places = Vec::new();
         for _ in 0..count {

@@ -28,11 +28,10 @@ pub(crate) enum GeneratedRequest {
 impl GeneratedRequest {
     /// The JSON of a scenario.
     pub(crate) fn json(self) -> Value {
-        let thousandth = |part: usize| part as f64 / 1000.0;
         match self {
             Self::Whole(gpus) => json!({"kind": "whole", "gpus": gpus}),
             Self::Fraction(part, devices) => json!({
-                "kind": "fraction", "gpus": 0, "portion": thousandth(part), "num_devices": devices,
+                "kind": "fraction", "gpus": 0, "portion": part as f64 / 1000.0, "num_devices": devices,
             }),
             Self::Memory(mib, devices) => json!({
                 "kind": "memory", "gpus": 0, "gpu_memory_mib": mib, "num_devices": devices,

@@ -151,7 +151,7 @@ mod tests {
             {"name": "a", "queue": "q0", "tasks": [task("a-0"), task("a-1")]},
             {"name": "b", "queue": "q1", "tasks": [task("b-0")]},
         ]});
-        let decide = |at: &Value| {
+        carry_on(&cluster, |at| {
             let runs = running(at);
             let all = bound.iter().map(|id| {
                 let status = if runs.contains(id) && rests {
@@ -174,8 +174,8 @@ mod tests {
                 )
             });
             Ok(all.collect())
-        };
-        carry_on(&cluster, decide).unwrap()
+        })
+        .unwrap()
     }
 
     #[test]

@@ -52,10 +52,9 @@ pub(crate) fn unserved(
         }
         let further = carry_on(&ours.end, |cluster| Ok(oracle.decided(cluster)?.tasks))?;
         served.retain(|(job, why)| {
-            let gives_way =
-                || lower(job, &ours.end).any(|other| runs_more(other, &ours.end, &further.end));
             runs_more(job, &further.end, &ours.end)
-                && (*why != Entitlement::Priority || gives_way())
+                && (*why != Entitlement::Priority
+                    || lower(job, &ours.end).any(|other| runs_more(other, &ours.end, &further.end)))
         });
         let losers = losers(&further)?;
         let (for_moved, rest): (Vec<_>, Vec<_>) = served
@@ -113,8 +112,7 @@ fn losers(run: &SchedulingRun) -> Result<Vec<Entitlement>> {
         return Ok(Vec::new());
     };
     let evicted = evicted(run);
-    let is_evicted = |job: &Value| tasks(job).any(|task| evicted.contains(id(task)));
-    let spared = jobs(start).filter(|job| !is_evicted(job));
+    let spared = jobs(start).filter(|job| !tasks(job).any(|task| evicted.contains(id(task))));
     let names = spared.filter_map(|job| job["name"].as_str());
     let mut losers = Vec::new();
     for job in names.filter(|job| runs_more(job, start, &run.end)) {

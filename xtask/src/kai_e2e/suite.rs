@@ -175,9 +175,14 @@ impl E2eSuite {
 
 /// A regular expression that matches `text` literally.
 fn escaped(text: &str) -> String {
-    let special = |letter: char| r"\.+*?()|[]{}^$".contains(letter);
     text.chars()
-        .flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter]))
+        .flat_map(|letter| {
+            r"\.+*?()|[]{}^$"
+                .contains(letter)
+                .then_some('\\')
+                .into_iter()
+                .chain([letter])
+        })
         .collect()
 }
 

@@ -9,7 +9,6 @@ use apportion_policy::reclaimable::{
     Losses, QueueLoss, Reclaimer, can_reclaim, exceeds_fair_share, guarantees_quota, is_candidate,
     is_quota_candidate, reclaimable,
 };
-use apportion_policy::share::QueueShare;
 use serde_json::{Value, json};
 
 use super::queues::{amounts, find, queue, tree};
@@ -123,11 +122,11 @@ fn is_schedulable(kind: &str, inputs: &Value) -> Result<bool> {
     };
     let checks_limit = !kind.contains("non_preemptible");
     let checks_quota = kind != "hierarchy_over_limit" && !is_preemptible(job);
-    let is_over = |queue: &QueueShare| {
+    Ok(!tree.upward(leaf).any(|at| {
+        let queue = tree.get(at);
         (checks_limit && queue.over_limit(more).is_some())
             || (checks_quota && queue.over_quota(more).is_some())
-    };
-    Ok(!tree.upward(leaf).any(|at| is_over(tree.get(at))))
+    }))
 }
 
 /// KAI's zero value of preemptibility is not "preemptible".

@@ -152,21 +152,12 @@ fn started(
 /// The totals that the tasks request and get.
 fn sums(session: &Session<'_>, tasks: &[&ScenarioTask], expected: &ExpectedPods) -> Vec<String> {
     let sum = |of: &dyn Fn(&ScenarioTask) -> f64| tasks.iter().map(|task| of(task)).sum::<f64>();
-    let asked = |task: &ScenarioTask| match task.gpu.kind.as_str() {
-        "whole" => task.gpu.gpus,
-        "fraction" => {
-            let devices = f64::from(task.gpu.num_devices.unwrap_or(1).max(1));
-            (task.gpu.portion.unwrap_or_default() * 100.0).round() * devices / 100.0
-        }
-        _ => 0.0,
-    };
-    let accepted = |task: &ScenarioTask| session.cards_of(&task.id).unwrap_or_default();
     let checks = [
         ("GPUs asked", sum(&asked), expected.gpus_required, 1e-6),
         // KAI rounds the accepted amount up to a hundredth of a card.
         (
             "GPUs accepted",
-            sum(&accepted),
+            sum(&|task| session.cards_of(&task.id).unwrap_or_default()),
             expected.gpus_accepted,
             0.01,
         ),
@@ -190,4 +181,16 @@ fn sums(session: &Session<'_>, tasks: &[&ScenarioTask], expected: &ExpectedPods)
             ((has - expected).abs() > tolerance).then(|| format!("{has} {what}, not {expected}"))
         })
         .collect()
+}
+
+/// The GPUs that a task requests.
+fn asked(task: &ScenarioTask) -> f64 {
+    match task.gpu.kind.as_str() {
+        "whole" => task.gpu.gpus,
+        "fraction" => {
+            let devices = f64::from(task.gpu.num_devices.unwrap_or(1).max(1));
+            (task.gpu.portion.unwrap_or_default() * 100.0).round() * devices / 100.0
+        }
+        _ => 0.0,
+    }
 }

@@ -337,15 +337,12 @@ fn description(host: &NodeFilesystem) -> CdiSpecState {
 }
 
 fn driver(host: &NodeFilesystem) -> Option<DriverPaths> {
-    let is_there = |root: &str, libraries: &str| {
+    let mut found = DRIVERS.into_iter().filter(|(root, libraries)| {
         host.has(&format!(
             "{}/{libraries}/libnvidia-ml.so.1",
             root.trim_end_matches('/')
         ))
-    };
-    let mut found = DRIVERS
-        .into_iter()
-        .filter(|(root, libraries)| is_there(root, libraries));
+    });
     found
         .next()
         .map(|(root, libraries)| DriverPaths { root, libraries })

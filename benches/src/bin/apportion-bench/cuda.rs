@@ -85,10 +85,9 @@ impl Cuda {
             c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n",
         ];
         let (mut module, mut function) = (0, 0);
-        let mut load = |image: &CStr| (self.load)(&mut module, image.as_ptr().cast());
         let refused = IMAGES
             .into_iter()
-            .map(&mut load)
+            .map(|image| (self.load)(&mut module, image.as_ptr().cast()))
             .take_while(|&code| code != 0);
         let loaded = refused.count() < IMAGES.len();
         ensure!(loaded, "cuModuleLoadData takes no kernel");

@@ -63,13 +63,11 @@ impl InFlightLaunches {
                 return None;
             }
         };
-        let is_before = |at: u64, entry: &LaunchEntry| {
+        let idle = self.all.remove_where(|at, entry| {
             let (of, on) = (entry.flight.exec, entry.flight.card);
-            at < number && of == flight.exec && on == flight.card && entry.event.is_some()
-        };
-        let idle = self
-            .all
-            .remove_where(|at, entry| is_before(at, entry) && entry.askers == 0);
+            let is_same = of == flight.exec && on == flight.card;
+            at < number && is_same && entry.event.is_some() && entry.askers == 0
+        });
         idle.and_then(|(_, entry)| entry.event)
     }
 

@@ -56,8 +56,9 @@ impl PtxVariable {
     }
 
     fn bytes(&self, given: &[u8]) -> u64 {
-        let counted = || given.iter().filter(|byte| **byte == b',').count() as u64;
-        let count = self.count.unwrap_or_else(|| counted().saturating_add(1));
+        let count = self.count.unwrap_or_else(|| {
+            (given.iter().filter(|byte| **byte == b',').count() as u64).saturating_add(1)
+        });
         self.element.saturating_mul(count)
     }
 }

@@ -84,9 +84,9 @@ impl SlotTable {
 
     /// Each slot, and whether it can be offered to the kubelet.
     pub fn offers(&self) -> impl Iterator<Item = (SlotId, bool)> + '_ {
-        let offer =
-            |(id, slot): (&SlotId, &SlotState)| (*id, !matches!(slot, SlotState::Draining { .. }));
-        self.slots.iter().map(offer)
+        self.slots
+            .iter()
+            .map(|(id, slot)| (*id, !matches!(slot, SlotState::Draining { .. })))
     }
 
     /// The slots with a grant, and the allocation that each grants.

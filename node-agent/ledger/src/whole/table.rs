@@ -56,9 +56,11 @@ impl WholeCardTable {
     /// Restores the devices that an earlier agent handed out, from their holds in the ledger.
     #[must_use]
     pub fn resume(ledger: &Ledger) -> Self {
-        let handed = |since| WholeCardState::Handed { since };
         let holds = ledger.holds();
-        let states = holds.map(|(id, hold)| (id, handed(hold.created)));
+        let states = holds.map(|(id, hold)| {
+            let since = hold.created;
+            (id, WholeCardState::Handed { since })
+        });
         Self {
             states: states.collect(),
         }
@@ -89,38 +91,36 @@ impl WholeCardTable {
         // The kubelet admits a pod container by container. A pod has all its devices once their number stops
         // growing.
         let pods: BTreeSet<&String> = held.values().collect();
-        let is_waiting = |pod: &&&String| {
-            let ids = self.ids_of(pod);
-            ids == before.ids_of(pod) && ledger.cards_of(pod).len() < ids.len()
-        };
         WholeCardUpdate {
             release: self.needless_holds(ledger),
             give: pods
                 .iter()
-                .filter(is_waiting)
+                .filter(|pod| {
+                    let ids = self.ids_of(pod);
+                    ids == before.ids_of(pod) && ledger.cards_of(pod).len() < ids.len()
+                })
                 .map(|pod| (*pod).clone())
                 .collect(),
         }
     }
 
     fn needless_holds(&self, ledger: &Ledger) -> Vec<AllocationId> {
-        let is_needless = |id: &WholeCardId| match self.states.get(id) {
+        let needless = ledger.holds().filter(|(id, _)| match self.states.get(id) {
             Some(WholeCardState::Handed { .. }) => false,
             Some(WholeCardState::Held { pod }) => {
                 ledger.cards_of(pod).len() >= self.ids_of(pod).len()
             }
             None => true,
-        };
-        let needless = ledger.holds().filter(|(id, _)| is_needless(id));
+        });
         needless.map(|(_, hold)| hold.id.clone()).collect()
     }
 
     /// The devices of a pod.
     #[must_use]
     pub fn ids_of(&self, pod: &str) -> BTreeSet<WholeCardId> {
-        let is_its = |states: &WholeCardState| matches!(states, WholeCardState::Held { pod: its } if its == pod);
-        let its = self.states.iter();
-        its.filter(|(_, states)| is_its(states))
+        let states = self.states.iter();
+        states
+            .filter(|(_, state)| matches!(state, WholeCardState::Held { pod: its } if its == pod))
             .map(|(id, _)| *id)
             .collect()
     }
@@ -150,8 +150,11 @@ impl WholeCardTable {
         if let Some(unknown) = unknown {
             return Err(WholeCardRefusal::Unknown(*unknown));
         }
-        let has_hold = |id: &&WholeCardId| ledger.holds().any(|(of, _)| of == **id);
-        let new: Vec<WholeCardId> = ids.iter().filter(|id| !has_hold(id)).copied().collect();
+        let new: Vec<WholeCardId> = ids
+            .iter()
+            .filter(|id| !ledger.holds().any(|(of, _)| of == **id))
+            .copied()
+            .collect();
         let mut holds = BTreeMap::new();
         // First choice: the device's usual card, if it is idle.
         for id in &new {
@@ -197,10 +200,6 @@ impl WholeCardTable {
         slots: &SlotTable,
         topology: &GpuTopology,
     ) -> Vec<WholeCardOffer> {
-        let is_ill = |card: &CardUuid| {
-            let found = ledger.card(*card);
-            found.is_none_or(|card| card.health != Health::Healthy)
-        };
         self.usual(ledger, slots, topology)
             .into_iter()
             .map(
@@ -208,7 +207,10 @@ impl WholeCardTable {
                     id,
                     card,
                     is_offered: if self.states.contains_key(&id) {
-                        !card.as_ref().is_some_and(is_ill)
+                        !card.as_ref().is_some_and(|card| {
+                            let found = ledger.card(*card);
+                            found.is_none_or(|card| card.health != Health::Healthy)
+                        })
                     } else {
                         card.is_some()
                     },

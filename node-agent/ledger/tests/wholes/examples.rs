@@ -84,9 +84,12 @@ fn nothing_is_limited_on_a_whole_card_and_its_size_is_not_changed() {
         }],
     };
     let effects = node.ledger.apply(node.now, LedgerEvent::Sampled(sample));
-    let told =
-        |effect: &LedgerEffect| matches!(effect, LedgerEffect::Notice(_) | LedgerEffect::Kill(_));
-    assert!(!effects.iter().any(told), "{effects:?}");
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, LedgerEffect::Notice(_) | LedgerEffect::Kill(_))),
+        "{effects:?}"
+    );
     let grant = &node.ledger.allocation(&id).expect("it lives").grants[0];
     assert_eq!(grant.enforcement, LimitEnforcement::Whole);
     assert_eq!(grant.nvml, Bytes(ALL + 10));

@@ -67,14 +67,16 @@ impl WholeCardNode {
     }
 
     fn reserve(&mut self, key: &str, cards: &[CardUuid], bytes: u64) -> Option<AllocationId> {
-        let ask = |card: &CardUuid| CardRequest {
-            card: *card,
-            bytes: Bytes(bytes),
-        };
         let proposal = PlacementProposal {
             key: key.to_owned(),
             name: key.to_owned(),
-            asks: cards.iter().map(ask).collect(),
+            asks: cards
+                .iter()
+                .map(|card| CardRequest {
+                    card: *card,
+                    bytes: Bytes(bytes),
+                })
+                .collect(),
             ttl: TTL,
         };
         self.apply(LedgerEvent::Allocate(proposal)).ok()
@@ -102,9 +104,11 @@ impl WholeCardNode {
         let offers = self
             .wholes
             .offers(&self.ledger, &self.slots, &self.topology);
-        let may = |id: &WholeCardId| !self.held.contains_key(id);
         let offered = offers.iter().filter(|offer| offer.is_offered);
-        let mut free: Vec<_> = offered.map(|offer| offer.id).filter(may).collect();
+        let mut free: Vec<_> = offered
+            .map(|offer| offer.id)
+            .filter(|id| !self.held.contains_key(id))
+            .collect();
         if free.len() < count {
             return;
         }
@@ -116,9 +120,9 @@ impl WholeCardNode {
         let offers = self
             .wholes
             .offers(&self.ledger, &self.slots, &self.topology);
-        let is_behind =
-            |id: &WholeCardId| offers.iter().any(|of| of.id == *id && of.card.is_some());
-        let can_be = ids.iter().all(is_behind);
+        let can_be = ids
+            .iter()
+            .all(|id| offers.iter().any(|of| of.id == *id && of.card.is_some()));
         let (ledger, slots) = (&self.ledger, &self.slots);
         let handed = self
             .wholes

@@ -44,8 +44,12 @@ pub(super) async fn open(socket: &Path) -> Option<Events> {
         let asked = PodsClient::new(channel)
             .watch_pods(WatchPodsRequest {})
             .await;
-        let refused = |status| debug!(%status, "Kubelet pods API unavailable");
-        Some(asked.map_err(refused).ok()?.into_inner())
+        Some(
+            asked
+                .map_err(|status| debug!(%status, "Kubelet pods API unavailable"))
+                .ok()?
+                .into_inner(),
+        )
     };
     tokio::time::timeout(PATIENCE, asked).await.ok().flatten()
 }

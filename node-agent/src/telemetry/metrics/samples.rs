@@ -202,13 +202,15 @@ pub(super) fn driver_limits_active(facts: &ScrapeSnapshot) -> Vec<Sample> {
 
 pub(super) fn nri_verdicts(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let lock = facts.view.counts.nri.iter();
-    let of = |((verdict, reason), count): (&(&str, &str), &u64)| {
-        (
-            vec![(*verdict).to_owned(), (*reason).to_owned()],
-            number(*count),
-        )
-    };
-    lock.flat_map(|lock| lock.verdicts.iter().map(of)).collect()
+    lock.flat_map(|lock| {
+        lock.verdicts.iter().map(|((verdict, reason), count)| {
+            (
+                vec![(*verdict).to_owned(), (*reason).to_owned()],
+                number(*count),
+            )
+        })
+    })
+    .collect()
 }
 
 pub(super) fn faults(facts: &ScrapeSnapshot) -> Vec<Sample> {
@@ -226,16 +228,16 @@ pub(super) fn faults(facts: &ScrapeSnapshot) -> Vec<Sample> {
 /// One series of the card is 1 and the others are 0. An action of a newer driver is "other".
 pub(super) fn recoveries(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let counts = facts.view.counts.recoveries.iter();
-    let of = |(card, action): (&CardUuid, &u64)| {
-        let is_other = !RECOVERIES.iter().any(|(_, number)| number == action);
-        let known = RECOVERIES.map(|(word, number)| (word, number == *action));
-        let actions = known.into_iter().chain([("other", is_other)]);
-        let labels = |word: &str| vec![card.to_string(), word.to_owned()];
-        actions
-            .map(|(word, is)| (labels(word), flag(is)))
-            .collect::<Vec<_>>()
-    };
-    counts.flat_map(of).collect()
+    counts
+        .flat_map(|(card, action)| {
+            let is_other = !RECOVERIES.iter().any(|(_, number)| number == action);
+            let known = RECOVERIES.map(|(word, number)| (word, number == *action));
+            let actions = known.into_iter().chain([("other", is_other)]);
+            actions
+                .map(|(word, is)| (vec![card.to_string(), word.to_owned()], flag(is)))
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 pub(super) fn cdi_enabled(facts: &ScrapeSnapshot) -> Vec<Sample> {
@@ -244,15 +246,17 @@ pub(super) fn cdi_enabled(facts: &ScrapeSnapshot) -> Vec<Sample> {
 }
 
 pub(super) fn gpu_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
-    let labels = |card: &v1::Card| {
-        vec![
-            card.uuid.clone(),
-            card.model.clone(),
-            card.index.to_string(),
-        ]
-    };
     let cards = facts.view.list.cards.iter();
-    cards.map(|card| (labels(card), 1.0)).collect()
+    cards
+        .map(|card| {
+            let labels = vec![
+                card.uuid.clone(),
+                card.model.clone(),
+                card.index.to_string(),
+            ];
+            (labels, 1.0)
+        })
+        .collect()
 }
 
 /// What the driver reports as used, less what the accounts and unmanaged processes explain. Negative if accounts
@@ -274,26 +278,27 @@ pub(super) fn drift(facts: &ScrapeSnapshot) -> Vec<Sample> {
 }
 
 pub(super) fn container_info(facts: &ScrapeSnapshot) -> Vec<Sample> {
-    let of = |allocation: &v1::Allocation| {
-        let name = snapshot::container(allocation);
-        let uid = match allocation
-            .holder
-            .as_ref()
-            .and_then(|holder| holder.kind.as_ref())
-        {
-            Some(v1::holder::Kind::PodUid(uid)) => uid.clone(),
-            Some(v1::holder::Kind::Claim(claim)) => claim
-                .pods
-                .first()
-                .map(|pod| pod.uid.clone())
-                .unwrap_or_default(),
-            Some(v1::holder::Kind::Pid(_)) | None => String::new(),
-        };
-        vec![name.namespace, name.pod, name.container, uid]
-    };
     // Two allocations for pods of the same name are one series.
-    let all: BTreeSet<_> = facts.exported().map(of).collect();
+    let all: BTreeSet<_> = facts.exported().map(pod_labels).collect();
     all.into_iter().map(|labels| (labels, 1.0)).collect()
+}
+
+fn pod_labels(allocation: &v1::Allocation) -> Vec<String> {
+    let name = snapshot::container(allocation);
+    let uid = match allocation
+        .holder
+        .as_ref()
+        .and_then(|holder| holder.kind.as_ref())
+    {
+        Some(v1::holder::Kind::PodUid(uid)) => uid.clone(),
+        Some(v1::holder::Kind::Claim(claim)) => claim
+            .pods
+            .first()
+            .map(|pod| pod.uid.clone())
+            .unwrap_or_default(),
+        Some(v1::holder::Kind::Pid(_)) | None => String::new(),
+    };
+    vec![name.namespace, name.pod, name.container, uid]
 }
 
 pub(super) fn processes(facts: &ScrapeSnapshot) -> Vec<Sample> {

@@ -156,12 +156,14 @@ mod tests {
     use super::*;
 
     fn status(sizes: &[i64]) -> GpuNodeStatus {
-        let card = |mib: &i64| GpuCard {
-            allocatable_bytes: mib * MIB,
-            ..GpuCard::default()
-        };
         GpuNodeStatus {
-            cards: sizes.iter().map(card).collect(),
+            cards: sizes
+                .iter()
+                .map(|mib| GpuCard {
+                    allocatable_bytes: mib * MIB,
+                    ..GpuCard::default()
+                })
+                .collect(),
             ..GpuNodeStatus::default()
         }
     }

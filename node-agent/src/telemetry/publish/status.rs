@@ -237,8 +237,10 @@ mod tests {
     #[test]
     fn it_says_what_keeps_limits_and_why_something_does_not() {
         let shown = |view: &AgentView| {
-            let rows = of(view).enforcement.into_iter();
-            let rows = rows.map(|row| (row.name, row.active, row.message));
+            let rows = of(view)
+                .enforcement
+                .into_iter()
+                .map(|row| (row.name, row.active, row.message));
             rows.collect::<Vec<_>>()
         };
         let mut view = view(true, v1::CardHealth::Healthy);
@@ -264,8 +266,10 @@ mod tests {
         view.is_ready = false;
         assert!(!shown(&view)[1].1);
         let idle = shown(&AgentView::empty(Some("no driver".to_owned())));
-        let is_idle = |row: &(String, bool, String)| !row.1 && row.2 == "no driver";
-        assert!(idle.iter().all(is_idle), "{idle:?}");
+        assert!(
+            idle.iter().all(|row| !row.1 && row.2 == "no driver"),
+            "{idle:?}"
+        );
     }
 
     #[test]

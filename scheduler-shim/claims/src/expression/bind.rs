@@ -17,9 +17,10 @@ fn expand(
     target: &mut Option<IdedExpr>,
     arguments: &mut Vec<IdedExpr>,
 ) -> Result<Option<IdedExpr>, ParseError> {
-    let is_ours =
-        |target: &IdedExpr| matches!(&target.expr, Expr::Ident(name) if name == NAMESPACE);
-    if !target.as_ref().is_some_and(is_ours) {
+    if !target
+        .as_ref()
+        .is_some_and(|target| matches!(&target.expr, Expr::Ident(name) if name == NAMESPACE))
+    {
         return Ok(None);
     }
     let Some(Expr::Ident(name)) = arguments.first().map(|name| &name.expr) else {

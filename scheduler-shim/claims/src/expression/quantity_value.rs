@@ -59,8 +59,9 @@ pub(super) fn extension(environment: &mut Env) -> Result<(), DeclarationError> {
 
 fn quantity(text: &CelString<'_>) -> Result<QuantityValue, ExecutionError> {
     let parsed = text.inner().parse::<Quantity>();
-    let message = |error| ExecutionError::function_error("quantity", error);
-    parsed.map(QuantityValue).map_err(message)
+    parsed
+        .map(QuantityValue)
+        .map_err(|error| ExecutionError::function_error("quantity", error))
 }
 
 fn is_quantity(text: &CelString<'_>) -> CelBool {

@@ -18,8 +18,9 @@ static SEMVER: Type = Type::new_unspecified_type("kubernetes.Semver");
 impl SemverValue {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let version = Version::parse(text);
-        let message = |error| format!("{text:?} is not a semantic version: {error}");
-        version.map(Self).map_err(message)
+        version
+            .map(Self)
+            .map_err(|error| format!("{text:?} is not a semantic version: {error}"))
     }
 
     /// As `parse`, but with a leading `v`, leading zeros and missing parts.

@@ -30,11 +30,10 @@ pub(crate) fn allocate_in(cluster: &Value) -> Result<Vec<AllocationResult>, Stri
         labels: &labels,
     };
     let mut shares = 0;
-    let mut share_id = || {
+    let result = allocate(&inventory, &usage, node, &claims, &mut || {
         shares += 1;
         format!("share-{shares}")
-    };
-    let result = allocate(&inventory, &usage, node, &claims, &mut share_id);
+    });
     result.map_err(|refusal| refusal.to_string())
 }
 

@@ -149,15 +149,15 @@ fn unmet_memory(
 /// The shared cards of a node, and all healthy ones that are listed, with memory and holders.
 fn cards(decided: &DecidedCluster<'_>, node: &Node) -> Vec<(String, Bytes, Vec<Holder>)> {
     let shared = decided.shared(&node.name).into_iter();
-    let is_dead = |name: &String| {
+    let alive = shared.filter(|(name, _)| {
         let mut listed = node.listed.iter();
-        listed.any(|card| card.name == *name && !card.is_healthy)
-    };
+        !listed.any(|card| card.name == *name && !card.is_healthy)
+    });
     let mut cards: BTreeMap<String, (Bytes, Vec<Holder>)> = (node.listed.iter())
         .filter(|card| card.is_healthy)
         .map(|card| (card.name.clone(), (card.memory, Vec::new())))
         .collect();
-    for (name, holders) in shared.filter(|(name, _)| !is_dead(name)) {
+    for (name, holders) in alive {
         let size = node.size_of(&name);
         cards.insert(name, (size, holders.to_vec()));
     }

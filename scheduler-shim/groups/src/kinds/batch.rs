@@ -53,12 +53,11 @@ pub(crate) fn cron_job(
 
 /// Whether a group of this name exists and this cluster keeps such groups.
 pub(crate) fn is_lazy(workload: &GroupingInput<'_>, name: &str) -> bool {
-    let find = || {
-        workload
+    workload.settings.keeps_old_names
+        && workload
             .objects
             .find("PodGroup", workload.namespace(), name)
-    };
-    workload.settings.keeps_old_names && find().is_some()
+            .is_some()
 }
 
 /// How many pods (or parts) must start together, by the owner's annotation.
@@ -76,9 +75,10 @@ pub(crate) fn annotated_minimum(owner: ObjectView<'_>) -> Result<Option<u32>, Gr
 /// The same, but zero and less are refused.
 pub(crate) fn positive_minimum(owner: ObjectView<'_>) -> Result<Option<u32>, GroupingError> {
     let key = ANNOTATION_MIN_MEMBER;
-    let too_few = || GroupingError::field(owner, key, "it must be >= 1");
     match annotated_minimum(owner) {
-        Ok(Some(0)) | Err(GroupingError::Count { .. }) => Err(too_few()),
+        Ok(Some(0)) | Err(GroupingError::Count { .. }) => {
+            Err(GroupingError::field(owner, key, "it must be >= 1"))
+        }
         other => other,
     }
 }

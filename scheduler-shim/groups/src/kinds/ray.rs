@@ -124,7 +124,6 @@ fn least_workers(
     group: ObjectView<'_>,
     index: usize,
 ) -> Result<Option<u32>, GroupingError> {
-    let path = |field: &str| format!("spec.workerGroupSpecs[{index}].{field}");
     if is_suspended(group)? {
         return Ok(None);
     }
@@ -132,7 +131,8 @@ fn least_workers(
     let (replicas, least) = (count("replicas")?, count("minReplicas")?);
     if least > replicas {
         let why = format!("{least} is more than its replicas, {replicas}");
-        return Err(GroupingError::field(cluster, &path("minReplicas"), why));
+        let path = format!("spec.workerGroupSpecs[{index}].minReplicas");
+        return Err(GroupingError::field(cluster, &path, why));
     }
     if (replicas, least) == (0, 0) {
         return Ok(None);

@@ -140,18 +140,15 @@ fn the_rule_below_a_wrapper_sees_what_the_wrapper_says() {
     let wrapper = with(wrapper, "labels", "kai.scheduler/queue", "gold");
     let wrapper = with(wrapper, "labels", "team", "flow");
     let wrapper = with(wrapper, "annotations", "kai.scheduler/topology", "dc");
-    let chain = |below: Value| {
-        let mut case = GroupingCase::of(below);
-        case.owners.push(wrapper.clone());
-        case.group()
-    };
     let set = with(
         owner("apps/v1", "StatefulSet", json!({})),
         "labels",
         "team",
         "set",
     );
-    let group = chain(set);
+    let mut case = GroupingCase::of(set);
+    case.owners.push(wrapper.clone());
+    let group = case.group();
     assert_eq!(
         (group.queue.as_str(), group.labels["team"].as_str()),
         ("gold", "set")

@@ -86,20 +86,17 @@ fn jobs_of_single_vendors_say_it_their_own_way() {
         assert!(complaint.contains("AZUREML_NODE_COUNT"), "{complaint}");
     }
     // Each trial of a search is a group. An older version made one per job, or one per pod if several ran at once.
-    let group = |at_once: u32, kept: &str| {
-        let job = owner("run.ai/v1", "RunaiJob", json!({"parallelism": at_once}));
-        let old = json!({"kind": "PodGroup", "metadata": {"name": kept, "namespace": "lab"}});
-        let mut case = GroupingCase::of(job).beside(old);
-        case.pod["metadata"]["name"] = "o-2-0".into();
-        case.settings.keeps_old_names = true;
-        case.group().name
-    };
     for (at_once, kept, expected) in [
         (2, "pg-other-7", "pg-o-2-7"),
         (2, "pg-o-2-0-7", "pg-o-2-0-7"),
         (1, "pg-o-2-0-7", "pg-o-2-7"),
         (1, "pg-o-7", "pg-o-7"),
     ] {
-        assert_eq!(group(at_once, kept), expected);
+        let job = owner("run.ai/v1", "RunaiJob", json!({"parallelism": at_once}));
+        let old = json!({"kind": "PodGroup", "metadata": {"name": kept, "namespace": "lab"}});
+        let mut case = GroupingCase::of(job).beside(old);
+        case.pod["metadata"]["name"] = "o-2-0".into();
+        case.settings.keeps_old_names = true;
+        assert_eq!(case.group().name, expected);
     }
 }

@@ -149,11 +149,11 @@ fn the_pods_of_a_knative_revision_start_together() {
         json!({"kind": "Pod", "metadata": {"name": name, "namespace": "lab", "uid": "4",
             "labels": {"serving.knative.dev/revision": "r"}, "annotations": {"pod-group-name": group}}})
     };
-    let of = |kind: &str| {
-        json!({"kind": "PodGroup", "metadata": {"name": "pg-q-4", "namespace": "lab",
-            "ownerReferences": [{"kind": kind, "name": "q"}]}})
+    let one = |kind: &str| {
+        let of = json!({"kind": "PodGroup", "metadata": {"name": "pg-q-4", "namespace": "lab",
+            "ownerReferences": [{"kind": kind, "name": "q"}]}});
+        case().beside(old("q", "pg-q-4")).beside(of)
     };
-    let one = |kind: &str| case().beside(old("q", "pg-q-4")).beside(of(kind));
     assert_eq!(one("Pod").group().name, "pg-p-9");
     assert_eq!(one("Revision").group().name, "pg-r-5");
     assert!(

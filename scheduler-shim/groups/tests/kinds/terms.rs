@@ -85,16 +85,9 @@ fn a_priority_class_that_does_not_exist_is_passed_over() {
 #[test]
 fn an_empty_preemptibility_leaves_it_to_the_priority() {
     let key = "kai.scheduler/preemptibility";
-    let set = |word: &str| {
-        with(
-            owner("apps/v1", "StatefulSet", json!({})),
-            "labels",
-            key,
-            word,
-        )
-    };
     let said = |word: &str| {
-        GroupingCase::of(set(word))
+        let set = owner("apps/v1", "StatefulSet", json!({}));
+        GroupingCase::of(with(set, "labels", key, word))
             .label(key, "preemptible")
             .group()
     };
@@ -105,9 +98,9 @@ fn an_empty_preemptibility_leaves_it_to_the_priority() {
 
 #[test]
 fn the_terms_of_a_job_are_its_own_and_those_of_other_owners_are_all_owners() {
-    let labelled = |owner| with(owner, "labels", "priorityClassName", "high");
     let below = |below: Value, top: Value| {
-        let mut case = GroupingCase::of(labelled(below)).beside(class("high"));
+        let mut case = GroupingCase::of(with(below, "labels", "priorityClassName", "high"))
+            .beside(class("high"));
         case.owners.push(top);
         case.group().priority_class
     };

@@ -170,18 +170,15 @@ fn a_karta_describes_a_kind_that_no_row_knows() {
             "podSelector": {"componentTypeSelector":
                 {"keyPath": ".metadata.labels.role", "value": name}}})
     };
-    let karta = |gang: Value| {
-        json!({"spec": {"structureDefinition": {
-            "rootComponent": {"name": "flow", "kind": {"group": "example.com", "version": "v1", "kind": "Flow"}},
-            "childComponents": [child("head"), child("hand")]},
-            "instructions": {"gangScheduling": gang}}})
-    };
     let flow = owner("example.com/v1", "Flow", json!({"head": 1, "hand": 4}));
     let case = |gang: Value| {
         let mut case = GroupingCase::of(flow.clone())
             .label("role", "hand")
             .label("run", "r1");
-        case.settings.kartas.push(karta(gang));
+        case.settings.kartas.push(json!({"spec": {"structureDefinition": {
+            "rootComponent": {"name": "flow", "kind": {"group": "example.com", "version": "v1", "kind": "Flow"}},
+            "childComponents": [child("head"), child("hand")]},
+            "instructions": {"gangScheduling": gang}}}));
         case
     };
     let whole = json!({"podGroup": {"name": "all"}});

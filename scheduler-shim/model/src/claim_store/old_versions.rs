@@ -16,10 +16,9 @@ pub(crate) fn as_first_stable(object: &Value) -> Value {
             continue;
         };
         if fields.contains_key("deviceClassName") {
-            let is_own = |field: &String| OF_REQUEST.contains(&field.as_str());
             let (own, terms): (Map<String, Value>, Map<String, Value>) = std::mem::take(fields)
                 .into_iter()
-                .partition(|(field, _)| is_own(field));
+                .partition(|(field, _)| OF_REQUEST.contains(&field.as_str()));
             *fields = own;
             fields.insert("exactly".to_owned(), json!(terms));
         }

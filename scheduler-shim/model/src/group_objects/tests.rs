@@ -53,12 +53,15 @@ prop_compose! {
         if let Some(grace) = grace {
             annotations.insert(ANNOTATION_GRACE.to_owned(), grace.to_owned());
         }
-        let word = |yes| if yes { GroupPreemptibility::Preemptible } else { GroupPreemptibility::NonPreemptible };
+        let preemptibility = preemptible.map(|yes| match yes {
+            true => GroupPreemptibility::Preemptible,
+            false => GroupPreemptibility::NonPreemptible,
+        });
         let owner = ["batch/v1", "Job", "j", "u"].map(str::to_owned);
         let [api_version, kind, name, uid] = owner;
         DerivedPodGroup { name: "pg-j-u".to_owned(), namespace: "n".to_owned(),
             owner: PodGroupOwner { api_version, kind, name, uid }, queue, priority_class,
-            preemptibility: preemptible.map(word), preemption_delay: delay.map(Duration::from_secs),
+            preemptibility, preemption_delay: delay.map(Duration::from_secs),
             min_member, min_sub_group, labels, annotations, topology, sub_groups }
     }
 }

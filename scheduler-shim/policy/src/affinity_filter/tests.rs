@@ -85,40 +85,40 @@ fn cluster() -> impl Strategy<Value = Cluster> {
         apart,
     }));
     let tasks = prop::collection::vec(task(), 1..7);
-    (nodes, bystanders, tasks).prop_map(|(nodes, bystanders, tasks)| {
-        let node = |(number, labels)| Node {
-            name: format!("node-{number}"),
-            pods: 100,
-            labels,
-            ..Node::default()
-        };
-        let job = |(number, mut task): (usize, Task)| {
-            task.name = format!("pod-{number}");
-            let set = PodSet {
-                name: "set".to_owned(),
-                ..PodSet::default()
-            };
-            Job {
-                name: task.name.clone(),
-                root: SubGroupSet {
-                    sets: vec![set],
-                    ..SubGroupSet::default()
-                },
-                tasks: vec![task],
-                ..Job::default()
-            }
-        };
-        Cluster {
-            nodes: nodes.into_iter().enumerate().map(node).collect(),
-            bystanders,
-            jobs: tasks
-                .into_iter()
-                .enumerate()
-                .map(job)
-                .map(Arc::new)
-                .collect(),
-            ..Cluster::default()
-        }
+    (nodes, bystanders, tasks).prop_map(|(nodes, bystanders, tasks)| Cluster {
+        nodes: nodes
+            .into_iter()
+            .enumerate()
+            .map(|(number, labels)| Node {
+                name: format!("node-{number}"),
+                pods: 100,
+                labels,
+                ..Node::default()
+            })
+            .collect(),
+        bystanders,
+        jobs: tasks
+            .into_iter()
+            .enumerate()
+            .map(|(number, mut task)| {
+                task.name = format!("pod-{number}");
+                let set = PodSet {
+                    name: "set".to_owned(),
+                    ..PodSet::default()
+                };
+                Job {
+                    name: task.name.clone(),
+                    root: SubGroupSet {
+                        sets: vec![set],
+                        ..SubGroupSet::default()
+                    },
+                    tasks: vec![task],
+                    ..Job::default()
+                }
+            })
+            .map(Arc::new)
+            .collect(),
+        ..Cluster::default()
     })
 }
 
@@ -200,16 +200,14 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
         let mut wanted = other.apart.iter();
         wanted.any(|one| one.are_like(&facts.labels) && together(other, &one.domain))
     };
-    let may_be = |node: usize| {
-        let has_all = facts
-            .even
-            .iter()
-            .all(|rule| domain(node, &rule.like.domain).is_some());
-        has_all && matches_labels(session.facts(), task, node)
-    };
     let uneven = facts.even.iter().any(|rule| {
         let mut counts: BTreeMap<&String, u64> = BTreeMap::new();
-        for other_node in (0..session.facts().nodes().len()).filter(|&node| may_be(node)) {
+        let may_be = (0..session.facts().nodes().len()).filter(|&node| {
+            let mut even = facts.even.iter();
+            even.all(|rule| domain(node, &rule.like.domain).is_some())
+                && matches_labels(session.facts(), task, node)
+        });
+        for other_node in may_be {
             let Some(value) = domain(other_node, &rule.like.domain) else {
                 continue;
             };

@@ -47,12 +47,14 @@ impl PodAffinityTerm {
         labels: impl IntoIterator<Item = (&'l String, &'l String)>,
         domain: &str,
     ) -> Self {
-        let one = |(label, value): (&String, &String)| {
-            let value = LabelRequirement::In([value.clone()].into());
-            (label.clone(), value)
-        };
         Self {
-            labels: labels.into_iter().map(one).collect(),
+            labels: labels
+                .into_iter()
+                .map(|(label, value)| {
+                    let value = LabelRequirement::In([value.clone()].into());
+                    (label.clone(), value)
+                })
+                .collect(),
             domain: domain.to_owned(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::actions::allocate;
 use crate::card_naming::CardNaming;
-use crate::cluster::{Cluster, DeviceGrant, Task, TaskStatus};
+use crate::cluster::{Cluster, DeviceGrant, TaskStatus};
 use crate::job_state::has_too_few;
 use crate::plan_record::{EvictionCommitment, ExcludedJobs};
 use crate::session::Session;
@@ -146,18 +146,18 @@ pub(super) fn changes_something(session: &Session<'_>) -> bool {
 
 /// The cluster after the plan: what is bound runs, what is evicted waits.
 pub(super) fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
-    let changed = (0..session.facts().tasks().len())
+    let changed: BTreeMap<&str, usize> = (0..session.facts().tasks().len())
         .filter(|&task| session.state().initial(task) != session.state().task(task))
-        .map(|task| (session.facts().task(task).task.name.as_str(), task));
-    let changed: BTreeMap<&str, usize> = changed.collect();
+        .map(|task| (session.facts().task(task).task.name.as_str(), task))
+        .collect();
     let mut names = CardNaming::default();
     let mut next = cluster.clone();
     let mut zone_changes = Vec::new();
-    let is_changed = |task: &Task| changed.contains_key(task.name.as_str());
-    let jobs = next
-        .jobs
-        .iter_mut()
-        .filter(|job| job.tasks.iter().any(is_changed));
+    let jobs = next.jobs.iter_mut().filter(|job| {
+        job.tasks
+            .iter()
+            .any(|task| changed.contains_key(task.name.as_str()))
+    });
     for task in jobs.flat_map(|job| &mut Arc::make_mut(job).tasks) {
         let Some(&number) = changed.get(task.name.as_str()) else {
             continue;

@@ -28,12 +28,11 @@ pub(super) fn withheld(session: &Session<'_>) -> ExcludedJobs {
         .excluded_jobs()
         .cloned()
         .unwrap_or_default();
-    let waits = |job: usize| is_waiting(session, &session.facts().job(job).view);
     for (&job, spared_victims) in session
         .plan()
         .spared_victims()
         .iter()
-        .filter(|(job, _)| waits(**job))
+        .filter(|(job, _)| is_waiting(session, &session.facts().job(**job).view))
     {
         held.entry(job)
             .or_insert_with(|| Some(spared_victims.clone()));

@@ -86,9 +86,9 @@ fn is_served(
         let came = session.state().initial(task).status == TaskStatus::Pending
             && end.state().has_node(task);
         let job = session.facts().task(task).job;
-        let uses_node = || nodes.contains(&end.state().task(task).node);
         came && (commitment.tasks.contains(&task)
-            || uses_node() && has_claim(start, job, commitment.job))
+            || nodes.contains(&end.state().task(task).node)
+                && has_claim(start, job, commitment.job))
     })
 }
 
@@ -96,13 +96,12 @@ fn is_served(
 /// may, or it is in the same queue and not of lower priority.
 fn has_claim(session: &Session<'_>, job: usize, other: usize) -> bool {
     let (job, other) = (session.facts().job(job), session.facts().job(other));
-    let allocated_less = |queue: usize| {
-        let queue = session.state().queues().get(queue);
-        let gpu = queue.of(ResourceKind::Gpu);
-        gpu.allocatable() == UNLIMITED || gpu.allocated < gpu.allocatable()
-    };
-    let is_below_share = job
-        .queue
-        .is_some_and(|queue| session.state().queues().upward(queue).all(allocated_less));
+    let is_below_share = job.queue.is_some_and(|queue| {
+        session.state().queues().upward(queue).all(|queue| {
+            let queue = session.state().queues().get(queue);
+            let gpu = queue.of(ResourceKind::Gpu);
+            gpu.allocatable() == UNLIMITED || gpu.allocated < gpu.allocatable()
+        })
+    });
     is_below_share || (job.queue == other.queue && job.job.priority >= other.job.priority)
 }

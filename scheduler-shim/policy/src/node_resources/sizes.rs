@@ -49,15 +49,17 @@ impl CardSizes {
         for card in cards.iter().filter(|card| card.is_healthy) {
             *counts.entry(card.memory).or_default() += 1;
         }
-        let class = |(size, total)| SizeClass {
-            size,
-            total,
-            idle: total,
-            releasing: 0,
-        };
         Self {
             is_listed: !cards.is_empty(),
-            classes: counts.into_iter().map(class).collect(),
+            classes: counts
+                .into_iter()
+                .map(|(size, total)| SizeClass {
+                    size,
+                    total,
+                    idle: total,
+                    releasing: 0,
+                })
+                .collect(),
             known: BTreeMap::new(),
         }
     }
@@ -154,13 +156,16 @@ impl CardSizes {
     /// The `count` smallest cards that are available, by size class; `None` if there are too few.
     pub(crate) fn take(&self, count: i64, only_now: bool) -> Option<Vec<i64>> {
         let mut left = count;
-        let take = |class: &SizeClass| {
-            let (now, soon) = class.had();
-            let assigned = left.min(if only_now { now } else { soon });
-            left -= assigned;
-            assigned
-        };
-        let assigned: Vec<i64> = self.classes.iter().map(take).collect();
+        let assigned: Vec<i64> = self
+            .classes
+            .iter()
+            .map(|class| {
+                let (now, soon) = class.had();
+                let assigned = left.min(if only_now { now } else { soon });
+                left -= assigned;
+                assigned
+            })
+            .collect();
         (left == 0).then_some(assigned)
     }
 }

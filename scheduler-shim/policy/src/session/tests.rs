@@ -35,11 +35,6 @@ fn node() -> impl Strategy<Value = Node> {
                 memory: 0,
                 cards,
             };
-            let zone_of_node = |number| NumaZone {
-                name: format!("zone-{number}"),
-                allocatable: all,
-                available: all,
-            };
             Node {
                 cpu_millis: cpu * 1000,
                 pods: 6,
@@ -55,7 +50,14 @@ fn node() -> impl Strategy<Value = Node> {
                 } else {
                     NumaPolicy::None
                 },
-                zones: (0..2).filter(|_| is_aligned).map(zone_of_node).collect(),
+                zones: (0..2)
+                    .filter(|_| is_aligned)
+                    .map(|number| NumaZone {
+                        name: format!("zone-{number}"),
+                        allocatable: all,
+                        available: all,
+                    })
+                    .collect(),
                 ..Node::default()
             }
         },
@@ -119,34 +121,40 @@ fn cluster() -> impl Strategy<Value = Cluster> {
         for (number, node) in nodes.iter_mut().enumerate() {
             node.name = format!("node-{number}");
         }
-        let job = |(number, (tasks, node)): (usize, (Vec<Task>, Option<usize>))| {
-            let node = node.map(|node| nodes[node % nodes.len()].name.clone());
-            let name = |place| format!("pod-{number}-{place}");
-            let placed = |(place, task): (usize, Task)| Task {
-                name: name(place),
-                status: match &node {
-                    Some(_) => TaskStatus::Running,
-                    None => TaskStatus::Pending,
-                },
-                node: node.clone(),
-                ..task
-            };
-            let set = PodSet {
-                name: "set".to_owned(),
-                ..PodSet::default()
-            };
-            Arc::new(Job {
-                name: format!("job-{number}"),
-                queue: "queue".to_owned(),
-                root: SubGroupSet {
-                    sets: vec![set],
-                    ..SubGroupSet::default()
-                },
-                tasks: tasks.into_iter().enumerate().map(placed).collect(),
-                ..Job::default()
+        let jobs = jobs
+            .into_iter()
+            .enumerate()
+            .map(|(number, (tasks, node))| {
+                let node = node.map(|node| nodes[node % nodes.len()].name.clone());
+                let name = |place| format!("pod-{number}-{place}");
+                let set = PodSet {
+                    name: "set".to_owned(),
+                    ..PodSet::default()
+                };
+                Arc::new(Job {
+                    name: format!("job-{number}"),
+                    queue: "queue".to_owned(),
+                    root: SubGroupSet {
+                        sets: vec![set],
+                        ..SubGroupSet::default()
+                    },
+                    tasks: tasks
+                        .into_iter()
+                        .enumerate()
+                        .map(|(place, task)| Task {
+                            name: name(place),
+                            status: match &node {
+                                Some(_) => TaskStatus::Running,
+                                None => TaskStatus::Pending,
+                            },
+                            node: node.clone(),
+                            ..task
+                        })
+                        .collect(),
+                    ..Job::default()
+                })
             })
-        };
-        let jobs = jobs.into_iter().enumerate().map(job).collect();
+            .collect();
         let mut cluster = Cluster {
             nodes,
             jobs,

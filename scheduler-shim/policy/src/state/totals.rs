@@ -143,13 +143,15 @@ impl SessionTotals {
 }
 
 fn empty_node(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeState {
-    let count = |profile| node.partitions.get(profile).copied().unwrap_or(0);
     let total = NodeResources {
         cpu: node.cpu_millis,
         memory: node.memory,
         pods: node.pods,
         cards: node.card_count(),
-        partitions: profiles.iter().map(count).collect(),
+        partitions: profiles
+            .iter()
+            .map(|profile| node.partitions.get(profile).copied().unwrap_or(0))
+            .collect(),
     };
     NodeState {
         idle: total.clone(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::Bytes;
-use apportion_policy::cluster::{ListedCard, Node, Task, TaskGpuRequest, TaskStatus};
+use apportion_policy::cluster::{Node, Task, TaskGpuRequest, TaskStatus};
 use apportion_policy::{Cluster, Decision};
 use proptest::prelude::*;
 
@@ -58,8 +58,10 @@ fn check_names(
     prop_assert_eq!(alone.len(), usize::try_from(whole).unwrap());
     for card in alone.iter().chain(shared.keys()) {
         let mut listed = node.listed.iter();
-        let is_healthy = |listed: &ListedCard| listed.name == **card && listed.is_healthy;
-        prop_assert!(listed.any(is_healthy), "{card} is given");
+        prop_assert!(
+            listed.any(|listed| listed.name == **card && listed.is_healthy),
+            "{card} is given"
+        );
     }
     let different: BTreeSet<&&str> = alone.iter().chain(shared.keys()).collect();
     prop_assert_eq!(different.len(), alone.len() + shared.len());
@@ -108,14 +110,15 @@ pub(crate) fn check_queues(cluster: &Cluster) -> Result<(), TestCaseError> {
 
 /// Every gang is whole. Moved pods count as placed while they wait for their place.
 pub(crate) fn check_gangs(cluster: &Cluster, decisions: &[Decision]) -> Result<(), TestCaseError> {
-    let is_promised = |name: &str| {
-        let mut decisions = decisions.iter();
-        decisions.any(|one| matches!(one, Decision::Reserve { task, .. } if task == name))
-    };
     for job in &cluster.jobs {
-        let has_place =
-            |task: &&Task| task.status == TaskStatus::Running || is_promised(&task.name);
-        let placed = job.tasks.iter().filter(has_place).count();
+        let placed = job.tasks.iter().filter(|task| {
+            let name = &task.name;
+            let mut decisions = decisions.iter();
+            task.status == TaskStatus::Running
+                || decisions
+                    .any(|one| matches!(one, Decision::Reserve { task, .. } if task == name))
+        });
+        let placed = placed.count();
         let minimum = job.root.sets.iter().map(|set| set.min_available).sum();
         let is_whole = placed == 0 || placed >= minimum;
         prop_assert!(is_whole, "{} is half placed", job.name);

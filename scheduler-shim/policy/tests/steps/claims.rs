@@ -155,14 +155,15 @@ proptest! {
         let held_back = plan(NOW, &cluster).held_back();
         for job in cluster.jobs.iter().filter(|job| job.tasks[0].status == TaskStatus::Pending) {
             // Its queue holds no more with it than with the other job, so no queue rule forbids it.
-            let gives_way = |other: &Job| {
-                other.queue == job.queue
+            let victims = cluster.jobs.iter().filter(|other| {
+                job.is_preemptible
+                    && other.queue == job.queue
                     && other.tasks[0].status == TaskStatus::Running
                     && other.is_preemptible
                     && other.priority < job.priority
                     && wants(other) >= wants(job)
-            };
-            for victim in cluster.jobs.iter().filter(|other| job.is_preemptible && gives_way(other)) {
+            });
+            for victim in victims {
                 prop_assert!(
                     held_back.iter().any(|one| one.job == job.name),
                     "{} waits, unsaid: {:?}", job.name, held_back
@@ -188,10 +189,14 @@ fn passed_over(cluster: Cluster) -> Result<Vec<String>, TestCaseError> {
         return Ok(Vec::new());
     };
     let (runs, claimants) = (running(&end), claimants(&cluster));
-    let waits = |task: &&Task| task.status == TaskStatus::Pending && runs.contains(&task.name);
-    let jobs = cluster.jobs.iter();
-    let jobs = jobs.filter(|job| claimants.contains(&job.name));
-    let jobs = jobs.filter(|job| job.tasks.iter().any(|task| waits(&task)));
+    let jobs = cluster
+        .jobs
+        .iter()
+        .filter(|job| claimants.contains(&job.name))
+        .filter(|job| {
+            let mut tasks = job.tasks.iter();
+            tasks.any(|task| task.status == TaskStatus::Pending && runs.contains(&task.name))
+        });
     Ok(jobs.map(|job| job.name.clone()).collect())
 }
 

@@ -104,13 +104,16 @@ pub(crate) fn counted(cards: i64, thousand_mib: u64) -> Node {
 
 /// A node whose cards are known one by one: the size in thousand MiB, and whether it is healthy.
 pub(crate) fn listed(cards: impl IntoIterator<Item = (u64, bool)>) -> Node {
-    let card = |(number, (size, is_healthy))| ListedCard {
-        name: format!("gpu-{number}"),
-        memory: Bytes::from_mib(size * 1000),
-        is_healthy,
-    };
     Node {
-        listed: cards.into_iter().enumerate().map(card).collect(),
+        listed: cards
+            .into_iter()
+            .enumerate()
+            .map(|(number, (size, is_healthy))| ListedCard {
+                name: format!("gpu-{number}"),
+                memory: Bytes::from_mib(size * 1000),
+                is_healthy,
+            })
+            .collect(),
         ..host()
     }
 }
@@ -170,14 +173,6 @@ fn build_job(number: usize, waiting: &WaitingJob) -> Job {
         age_minutes,
         ..
     } = waiting;
-    let task = |pod| Task {
-        name: format!("job-{number}-{pod}"),
-        set: "default".to_owned(),
-        cards: waiting.cards.clone(),
-        cpu_millis: 100,
-        memory: 1 << 20,
-        ..Task::default()
-    };
     Job {
         name: format!("job-{number}"),
         queue: format!("queue-{queue}"),
@@ -192,7 +187,16 @@ fn build_job(number: usize, waiting: &WaitingJob) -> Job {
             }],
             ..SubGroupSet::default()
         },
-        tasks: (0..pods).map(task).collect(),
+        tasks: (0..pods)
+            .map(|pod| Task {
+                name: format!("job-{number}-{pod}"),
+                set: "default".to_owned(),
+                cards: waiting.cards.clone(),
+                cpu_millis: 100,
+                memory: 1 << 20,
+                ..Task::default()
+            })
+            .collect(),
         ..Job::default()
     }
 }

@@ -12,15 +12,18 @@ use super::clusters::{NOW, queue, quota};
 
 /// Cards of these sizes in GiB, named by their index; `None` is an unhealthy card.
 fn node(name: &str, cards: &[Option<u64>]) -> Node {
-    let card = |(placement, size): (usize, &Option<u64>)| ListedCard {
-        name: format!("{name}{placement}"),
-        memory: gib(size.unwrap_or(80)),
-        is_healthy: size.is_some(),
-    };
     Node {
         name: name.to_owned(),
         pods: 20,
-        listed: cards.iter().enumerate().map(card).collect(),
+        listed: cards
+            .iter()
+            .enumerate()
+            .map(|(placement, size)| ListedCard {
+                name: format!("{name}{placement}"),
+                memory: gib(size.unwrap_or(80)),
+                is_healthy: size.is_some(),
+            })
+            .collect(),
         ..Node::default()
     }
 }
@@ -86,16 +89,18 @@ fn cluster(nodes: Vec<Node>, jobs: Vec<Job>) -> Cluster {
 
 /// The decisions, one line each.
 fn decided(cluster: &Cluster) -> Vec<String> {
-    let line = |decision| match decision {
-        Decision::Evict { task, .. } => format!("evict {task}"),
-        Decision::Bind {
-            task, placement, ..
-        } => format!("bind {task} to {}", placement.cards.join(" ")),
-        Decision::Reserve {
-            task, placement, ..
-        } => format!("reserve {task} on {}", placement.node),
-    };
-    step(NOW, cluster).into_iter().map(line).collect()
+    step(NOW, cluster)
+        .into_iter()
+        .map(|decision| match decision {
+            Decision::Evict { task, .. } => format!("evict {task}"),
+            Decision::Bind {
+                task, placement, ..
+            } => format!("bind {task} to {}", placement.cards.join(" ")),
+            Decision::Reserve {
+                task, placement, ..
+            } => format!("reserve {task} on {}", placement.node),
+        })
+        .collect()
 }
 
 #[test]

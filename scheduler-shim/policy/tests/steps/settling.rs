@@ -11,27 +11,24 @@ const ROUNDS: usize = 20;
 
 /// A node with cards of these sizes, in thousand MiB.
 fn node(name: &str, cards: &[u64]) -> Node {
-    let card = |(index, size): (usize, &u64)| ListedCard {
-        name: format!("gpu-{index}"),
-        memory: Bytes::from_mib(size * 1000),
-        is_healthy: true,
-    };
     Node {
         name: name.to_owned(),
         pods: 110,
-        listed: cards.iter().enumerate().map(card).collect(),
+        listed: cards
+            .iter()
+            .enumerate()
+            .map(|(index, size)| ListedCard {
+                name: format!("gpu-{index}"),
+                memory: Bytes::from_mib(size * 1000),
+                is_healthy: true,
+            })
+            .collect(),
         ..Node::default()
     }
 }
 
 /// A job of two pods.
 fn job(name: &str, queue: &str, priority: i32, minimum: usize, cards: TaskGpuRequest) -> Job {
-    let task = |pod| Task {
-        name: format!("{name}-{pod}"),
-        set: "default".to_owned(),
-        cards: cards.clone(),
-        ..Task::default()
-    };
     Job {
         name: name.to_owned(),
         queue: queue.to_owned(),
@@ -45,7 +42,14 @@ fn job(name: &str, queue: &str, priority: i32, minimum: usize, cards: TaskGpuReq
             }],
             ..SubGroupSet::default()
         },
-        tasks: (0..2).map(task).collect(),
+        tasks: (0..2)
+            .map(|pod| Task {
+                name: format!("{name}-{pod}"),
+                set: "default".to_owned(),
+                cards: cards.clone(),
+                ..Task::default()
+            })
+            .collect(),
         ..Job::default()
     }
 }

@@ -40,8 +40,11 @@ pub(super) async fn sign(
     settings: CaSettings,
     mut signs: watch::Receiver<CaRotation>,
 ) {
-    let is_there = |kept: &CaRotation| !kept.current.key.is_empty();
-    if signs.wait_for(is_there).await.is_err() {
+    if signs
+        .wait_for(|kept| !kept.current.key.is_empty())
+        .await
+        .is_err()
+    {
         return;
     }
     let requests: Api<Request> = Api::all(client);

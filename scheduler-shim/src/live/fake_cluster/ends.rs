@@ -36,9 +36,9 @@ impl FakeCluster {
     /// How many allocations agents are asked for.
     fn allocations(&self) -> usize {
         let asked = self.agents.values().flat_map(|agent| &agent.effects);
-        let is_allocation =
-            |effect: &&SchedulerEffect| matches!(effect, SchedulerEffect::Allocate { .. });
-        asked.filter(is_allocation).count()
+        asked
+            .filter(|effect| matches!(effect, SchedulerEffect::Allocate { .. }))
+            .count()
     }
 
     /// An agent releases all allocations, and reports that.

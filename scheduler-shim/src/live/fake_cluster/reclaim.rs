@@ -72,10 +72,10 @@ impl FakeCluster {
     }
 
     fn of(&self, queue: &str) -> usize {
-        let of_queue = |pod: &&super::FakePod| {
-            pod.object["metadata"]["labels"]["kai.scheduler/queue"] == queue
-        };
-        let all = self.pods.values().filter(of_queue);
+        let all = self
+            .pods
+            .values()
+            .filter(|pod| pod.object["metadata"]["labels"]["kai.scheduler/queue"] == queue);
         all.filter(|pod| Self::is_bound(pod)).count()
     }
 }
@@ -133,9 +133,9 @@ impl FakeCluster {
             DelayedStep::Failed(which) => {
                 // Only bindings fail here. A refused eviction would rightly lead to another victim.
                 let which = within(*which, self.api.len());
-                let is_binding =
-                    |which: &usize| matches!(self.api[*which], super::SchedulerEffect::Bind { .. });
-                if let Some(which) = which.filter(is_binding) {
+                if let Some(which) = which
+                    .filter(|which| matches!(self.api[*which], super::SchedulerEffect::Bind { .. }))
+                {
                     let effect = self.api.remove(which);
                     self.answer(effect, true);
                 }

@@ -271,11 +271,14 @@ fn the_groups_of_a_few_pods_are_made_with_their_bindings_and_only_once() {
     for name in &names {
         cluster.put(pod(name, "apportion-scheduler"));
     }
-    let found =
-        |cluster: &GrouperCluster, name: &String| cluster.model.pod(&format!("default/{name}"));
     let starting: Vec<PodRef> = names
         .iter()
-        .map(|name| found(&cluster, name).expect("it is there"))
+        .map(|name| {
+            cluster
+                .model
+                .pod(&format!("default/{name}"))
+                .expect("it is there")
+        })
         .collect();
     let now = cluster.now;
     let effects = cluster.model.found_groups(now, starting.iter());

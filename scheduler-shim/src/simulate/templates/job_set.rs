@@ -24,14 +24,16 @@ fn of_job(set: ObjectView<'_>, job: &Value) -> Vec<Value> {
     let template = &job["template"]["spec"]["template"];
     let replicas = count(job.get("replicas"), 1);
     let places = (0..replicas).flat_map(|index| (0..parallelism).map(move |pod| (index, pod)));
-    let one = |(index, number): (u64, u64)| {
-        let labels = json!({
-            "jobset.sigs.k8s.io/jobset-name": set.name(),
-            "jobset.sigs.k8s.io/replicatedjob-name": name,
-            "jobset.sigs.k8s.io/job-index": index.to_string(),
-        });
-        let called = format!("{}-{name}-{index}-{number}", set.name());
-        pod(set, template, &called, &labels)
-    };
-    places.take(MOST).map(one).collect()
+    places
+        .take(MOST)
+        .map(|(index, number)| {
+            let labels = json!({
+                "jobset.sigs.k8s.io/jobset-name": set.name(),
+                "jobset.sigs.k8s.io/replicatedjob-name": name,
+                "jobset.sigs.k8s.io/job-index": index.to_string(),
+            });
+            let called = format!("{}-{name}-{index}-{number}", set.name());
+            pod(set, template, &called, &labels)
+        })
+        .collect()
 }

@@ -17,25 +17,27 @@ pub(super) fn pods(set: ObjectView<'_>) -> Vec<Value> {
     let worker = at("/spec/leaderWorkerTemplate/workerTemplate").unwrap_or(&Value::Null);
     let leader = at("/spec/leaderWorkerTemplate/leaderTemplate");
     let leader = leader.filter(|given| !given.is_null()).unwrap_or(worker);
-    let one = |(group, index): (u64, u64)| {
-        let labels = json!({
-            "leaderworkerset.sigs.k8s.io/name": set.name(),
-            "leaderworkerset.sigs.k8s.io/group-index": group.to_string(),
-            "leaderworkerset.sigs.k8s.io/worker-index": index.to_string(),
-        });
-        let (template, name) = match index {
-            0 => (leader, format!("{}-{group}", set.name())),
-            _ => (worker, format!("{}-{group}-{index}", set.name())),
-        };
-        let mut pod = pod(set, template, &name, &labels);
-        let annotations = &mut pod["metadata"]["annotations"];
-        if !annotations.is_object() {
-            *annotations = json!({});
-        }
-        annotations["leaderworkerset.sigs.k8s.io/size"] = size.to_string().into();
-        pod
-    };
     let groups = 0..count(at("/spec/replicas"), 1);
     let places = groups.flat_map(|group| (0..made).map(move |index| (group, index)));
-    places.take(MOST).map(one).collect()
+    places
+        .take(MOST)
+        .map(|(group, index)| {
+            let labels = json!({
+                "leaderworkerset.sigs.k8s.io/name": set.name(),
+                "leaderworkerset.sigs.k8s.io/group-index": group.to_string(),
+                "leaderworkerset.sigs.k8s.io/worker-index": index.to_string(),
+            });
+            let (template, name) = match index {
+                0 => (leader, format!("{}-{group}", set.name())),
+                _ => (worker, format!("{}-{group}-{index}", set.name())),
+            };
+            let mut pod = pod(set, template, &name, &labels);
+            let annotations = &mut pod["metadata"]["annotations"];
+            if !annotations.is_object() {
+                *annotations = json!({});
+            }
+            annotations["leaderworkerset.sigs.k8s.io/size"] = size.to_string().into();
+            pod
+        })
+        .collect()
 }

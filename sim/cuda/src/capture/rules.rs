@@ -133,13 +133,16 @@ pub(crate) fn check_contexts(is_one: impl Fn(u64) -> bool) -> Outcome {
     let origins: Vec<(u64, Option<u64>)> = {
         let tables = tables();
         let origins = tables.captures.captures.values().map(|of| of.origin);
-        let context = |stream| tables.streams.get(&stream).map(|of| of.context());
-        origins.map(|stream| (stream, context(stream))).collect()
+        origins
+            .map(|stream| (stream, tables.streams.get(&stream).map(|of| of.context())))
+            .collect()
     };
     // A default stream belongs to whichever context is current, so it may be in one of these.
-    let broken = origins.into_iter();
-    let broken = broken.filter(|(_, context)| context.is_none_or(&is_one));
-    let broken: Vec<u64> = broken.map(|(stream, _)| stream).collect();
+    let broken: Vec<u64> = origins
+        .into_iter()
+        .filter(|(_, context)| context.is_none_or(&is_one))
+        .map(|(stream, _)| stream)
+        .collect();
     let mut tables = tables();
     let found = tables
         .captures

@@ -72,8 +72,9 @@ pub(super) fn read(code: In<u8>) -> Option<ImageContents> {
             let strings = section(u16::try_from(section(at).half(10)?).ok()?);
             let strings = base + strings.word(3)?;
             let first = base + section(at).word(3)?;
-            let of = |at: u64| symbol(first + SYMBOL * at, strings);
-            for (name, kind, bytes, place) in (0..section(at).word(4)? / SYMBOL).filter_map(of) {
+            for (name, kind, bytes, place) in (0..section(at).word(4)? / SYMBOL)
+                .filter_map(|at| symbol(first + SYMBOL * at, strings))
+            {
                 match kind {
                     SymbolKind::Kernel => image.kernels.push(name),
                     SymbolKind::Variable if is_held(place) == Some(true) => {

@@ -88,14 +88,15 @@ fn start_both(driver: &LoadedDriver) -> Result<()> {
 /// Words that are no pointers, determined by the seed (SplitMix64).
 fn garbage(seed: u64) -> Vec<u64> {
     let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    };
-    (0..ALL_WORDS).map(|_| next()).collect()
+    (0..ALL_WORDS)
+        .map(|_| {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut word = state;
+            word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            word ^ (word >> 31)
+        })
+        .collect()
 }
 
 /// Maps the memory that both processes see.

@@ -46,12 +46,16 @@ fn node_of(pod: &Pod) -> Option<&str> {
 /// The placement of a pod: its node, and the cards in its annotation.
 pub(crate) fn place(pod: &Pod) -> Option<(String, SharesByCard)> {
     let node = node_of(pod).filter(|_| !is_over(pod))?;
-    let one = |text: &str| {
-        let (card, bytes) = text.split_once('=')?;
-        Some((card.to_owned(), bytes.parse().ok()?))
-    };
     let text = annotation(pod, "apportion.dev/cards").unwrap_or_default();
-    Some((node.to_owned(), text.split(',').filter_map(one).collect()))
+    Some((
+        node.to_owned(),
+        text.split(',')
+            .filter_map(|text| {
+                let (card, bytes) = text.split_once('=')?;
+                Some((card.to_owned(), bytes.parse().ok()?))
+            })
+            .collect(),
+    ))
 }
 
 /// Whether the reservation will expire: its scheduler died, and the pod was deleted before the next one started.
@@ -96,11 +100,10 @@ pub(crate) fn differences(pods: &[Pod], ledgers: &AgentLedgers) -> Vec<String> {
 /// The free bytes of each card.
 fn holes(ledger: &v1::ListReply) -> Vec<u64> {
     let granted = granted(ledger);
-    let taken = |card: &v1::Card| granted.get(&card.uuid).copied().unwrap_or_default();
     let holes = ledger
         .cards
         .iter()
-        .map(|card| CARD.saturating_sub(taken(card)));
+        .map(|card| CARD.saturating_sub(granted.get(&card.uuid).copied().unwrap_or_default()));
     holes.collect()
 }
 

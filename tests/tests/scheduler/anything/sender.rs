@@ -28,13 +28,14 @@ pub(crate) struct ChangeSender {
 impl ChangeSender {
     /// Starts the sender. A change that fails is reported to the checker.
     pub(crate) fn new(requests: &ApiRequester, witness: &Arc<Mutex<InvariantChecker>>) -> Self {
-        let lane = |_| {
-            let (sender, turns) = mpsc::unbounded_channel();
-            tokio::spawn(carry(requests.clone(), witness.clone(), turns));
-            sender
-        };
         Self {
-            lanes: (0..LANES).map(lane).collect(),
+            lanes: (0..LANES)
+                .map(|_| {
+                    let (sender, turns) = mpsc::unbounded_channel();
+                    tokio::spawn(carry(requests.clone(), witness.clone(), turns));
+                    sender
+                })
+                .collect(),
             free: Arc::new(Semaphore::new(WAITING as usize)),
         }
     }

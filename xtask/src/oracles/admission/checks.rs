@@ -132,13 +132,6 @@ fn of<'p>(pod: &'p Pod, check: &Value) -> Vec<&'p Container> {
 
 /// The value without empty values.
 fn pruned(value: &Value) -> Value {
-    let is_empty = |value: &Value| match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
-    };
     match value {
         Value::Object(map) => {
             let fields = map.iter().map(|(key, value)| (key.clone(), pruned(value)));
@@ -146,5 +139,15 @@ fn pruned(value: &Value) -> Value {
         }
         Value::Array(list) => list.iter().map(pruned).collect(),
         other => other.clone(),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
     }
 }

@@ -54,10 +54,13 @@ pub(super) fn nodes(
 
 fn names(config: ObjectView<'_>) -> Result<Vec<String>, GroupingError> {
     let field = ["podGroupNames"];
-    let not_text = || GroupingError::Unparsed(field[0]);
     let all = config.list(&field)?.iter();
-    all.map(|name| name.as_str().map(str::to_owned).ok_or_else(not_text))
-        .collect()
+    all.map(|name| {
+        name.as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| GroupingError::Unparsed(field[0]))
+    })
+    .collect()
 }
 
 /// The pod groups, as leaves.

@@ -128,8 +128,10 @@ impl ExpressionNode {
             Self::Compare(left, comparison, right) => {
                 let right = right.values(input)?;
                 each(&left.values(input)?, |left| {
-                    let holds = |right| comparison.holds(order(left, right));
-                    Ok(right.iter().map(|right| holds(right).into()).collect())
+                    Ok(right
+                        .iter()
+                        .map(|right| comparison.holds(order(left, right)).into())
+                        .collect())
                 })
             }
             Self::Sum(left, sign, right) => {
@@ -189,8 +191,9 @@ impl PathStep {
                 Ok(vec![map.get(name).cloned().unwrap_or_default()])
             }
             (Self::Index(index), Value::Array(all)) => {
-                let from_end = || all.len().checked_sub(usize::try_from(-index).ok()?);
-                let index = usize::try_from(*index).ok().or_else(from_end);
+                let index = usize::try_from(*index)
+                    .ok()
+                    .or_else(|| all.len().checked_sub(usize::try_from(-index).ok()?));
                 let found = index.and_then(|index| all.get(index));
                 Ok(vec![found.cloned().unwrap_or_default()])
             }

@@ -139,16 +139,15 @@ impl<'a> SegmentedGroup<'a> {
 /// The segment size: from the set's policy, else the annotation of the set or of its workers' template.
 fn size(owner: ObjectView<'_>, pods: u32) -> Result<Option<i64>, GroupingError> {
     let template = owner.part(&TEMPLATE);
-    let annotated = || {
-        let value = owner.given_annotation(ANNOTATION_SEGMENT_SIZE);
-        value.or_else(|| template?.given_annotation(ANNOTATION_SEGMENT_SIZE))
-    };
     let size = match owner.whole(&POLICY_SIZE)? {
         Some(size) => segments::size(&size.to_string(), 2)?,
-        None => match annotated() {
-            Some(value) => segments::size(value, 2)?,
-            None => return Ok(None),
-        },
+        None => {
+            let value = owner.given_annotation(ANNOTATION_SEGMENT_SIZE);
+            match value.or_else(|| template?.given_annotation(ANNOTATION_SEGMENT_SIZE)) {
+                Some(value) => segments::size(value, 2)?,
+                None => return Ok(None),
+            }
+        }
     };
     if size > i64::from(pods) {
         return Err(GroupingError::SegmentSize {

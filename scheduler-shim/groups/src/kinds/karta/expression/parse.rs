@@ -56,8 +56,9 @@ impl<'a> ExpressionParser<'a> {
         }
         let last = all.pop().ok_or("it is empty")?;
         // The last binds first: `a // (b // c)`.
-        let join = |right, left| ExpressionNode::Alternative(Box::new(left), Box::new(right));
-        Ok(all.into_iter().rev().fold(last, join))
+        Ok(all.into_iter().rev().fold(last, |right, left| {
+            ExpressionNode::Alternative(Box::new(left), Box::new(right))
+        }))
     }
 
     fn or(&mut self) -> Parsed<ExpressionNode> {
