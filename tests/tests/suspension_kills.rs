@@ -218,7 +218,7 @@ fn turns_survive_kills_of_everything_at_any_point() {
     let offences = taking.host.metric("apportion_offences_total", &[]);
     assert_eq!(offences, Some(0.0), "{}", taking.host.agent_log());
     for at in [0, 1] {
-        let _ = taking.programs[at].signal(Signal::SIGKILL);
+        taking.programs[at].signal(Signal::SIGKILL);
         let _ = taking.programs[at].wait();
     }
     eventually(PATIENCE, "nothing is left", || {
