@@ -164,6 +164,7 @@ fn proposal(
         key,
         name,
         asks: cards.iter().map(ask).collect(),
+        ceilings: Vec::new(),
         ttl,
     }
 }

@@ -68,10 +68,11 @@ impl TenantUid {
             .ok_or_else(|| Status::permission_denied(why()))
     }
 
-    /// Whether the request is within the user's quota. It replaces what the allocation `instead` has.
+    /// Whether the request is within the user's quota, with all that programs may burst to. It replaces what the allocation `instead` has.
     pub(crate) fn may_have(
         self,
         asks: &[CardRequest],
+        ceilings: &[CardRequest],
         allocations: &[&Allocation],
         instead: Option<&AllocationId>,
         quota: Option<Bytes>,
@@ -85,9 +86,9 @@ impl TenantUid {
             let why = format!("user {user} has {MOST} allocations, which is the most");
             return Err(Status::resource_exhausted(why));
         }
-        for CardRequest { card, bytes } in asks {
+        for CardRequest { card, bytes } in asks.iter().chain(ceilings) {
             let held = own.iter().filter_map(|of| of.grant(*card));
-            let held: Bytes = held.map(|grant| grant.held).sum();
+            let held: Bytes = held.map(|grant| grant.held.max(grant.ceiling())).sum();
             if let Some(quota) = quota.filter(|quota| held.plus(*bytes) > *quota) {
                 return Err(Status::resource_exhausted(format!(
                     "user {user} asked {bytes} on {card} and holds {held}; the quota of a user is {quota} of each GPU"
@@ -108,6 +109,7 @@ mod tests {
             key: key.into(),
             name: name.into(),
             asks: Vec::new(),
+            ceilings: Vec::new(),
             ttl: std::time::Duration::ZERO,
         };
         let made = TenantUid(1000)

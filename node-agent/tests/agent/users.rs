@@ -218,6 +218,7 @@ async fn users_share_one_agent_and_change_only_what_is_theirs() {
     let share = |mib| Share {
         card: first.shares[0].card.clone(),
         bytes: mib * MIB,
+        limit_bytes: 0,
     };
     let resized = |user, id: &str, mib| {
         let (id, shares) = (id.to_owned(), vec![share(mib)]);

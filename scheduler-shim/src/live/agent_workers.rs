@@ -390,6 +390,7 @@ async fn allocate(
     let share = |share: &CardShare| v1::Share {
         card: share.card.clone(),
         bytes: share.bytes.0,
+        limit_bytes: 0,
     };
     let request = v1::AllocateRequest {
         idempotency_key: pod.uid.clone(),

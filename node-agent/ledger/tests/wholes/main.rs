@@ -75,6 +75,7 @@ impl WholeCardNode {
             key: key.to_owned(),
             name: key.to_owned(),
             asks: cards.iter().map(ask).collect(),
+            ceilings: Vec::new(),
             ttl: TTL,
         };
         self.apply(LedgerEvent::Allocate(proposal)).ok()

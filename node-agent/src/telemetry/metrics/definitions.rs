@@ -178,6 +178,8 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Node(|f| number(f.view.counts.driver_limits.containers as u64));
     Counter "apportion_driver_limit_failures_total" "Memory limits of containers that the driver refused"
         SeriesSource::Node(|f| number(f.view.counts.driver_limits.failures));
+    Histogram "apportion_burst_answer_duration_seconds" "Time to answer a program that asks for a larger allowance, by result"
+        SeriesSource::Spread("result", |f| &f.view.counts.burst_answers);
     Counter "apportion_series_dropped_total" "Series left out of scrapes because there were too many"
         SeriesSource::Node(|f| number(f.dropped));
     Counter "apportion_connections_dropped_total" "Connections dropped because the listener had too many"
@@ -197,7 +199,7 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Card(|c| some(c.reserved_bytes));
     Gauge "apportion_gpu_memory_allocatable_bytes" "Memory that can be granted: total less reserved"
         SeriesSource::Card(|c| some(c.allocatable_bytes));
-    Gauge "apportion_gpu_memory_granted_bytes" "Sum of the limits on the GPU"
+    Gauge "apportion_gpu_memory_granted_bytes" "Sum of what is guaranteed on the GPU"
         SeriesSource::Card(|c| some(c.granted_bytes));
     Gauge "apportion_gpu_memory_free_bytes" "Memory that can still be granted" SeriesSource::Card(|c| some(c.free_bytes));
     Gauge "apportion_gpu_memory_used_bytes" "Memory in use, by NVML" SeriesSource::Card(|c| some(c.used_bytes));
@@ -215,6 +217,10 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Labels(&["namespace", "pod", "container"], processes);
     Gauge "apportion_container_memory_limit_bytes" "Memory limit of all its processes together"
         SeriesSource::Share(|s| some(s.limit));
+    Gauge "apportion_container_memory_guaranteed_bytes" "Memory that is always there for its processes"
+        SeriesSource::Share(|s| some(s.guaranteed));
+    Gauge "apportion_container_memory_allowance_bytes" "Memory that its processes may use now: from what is guaranteed up to the limit"
+        SeriesSource::Share(|s| some(s.allowance));
     Gauge "apportion_container_memory_used_bytes" "Memory in use, by source"
         SeriesSource::ShareBy("source", |s| vec![("account", number(s.used)), ("nvml", number(s.nvml))]);
     Gauge "apportion_container_memory_peak_bytes" "Highest memory use so far" SeriesSource::Share(|s| some(s.peak));

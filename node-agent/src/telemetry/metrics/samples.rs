@@ -63,6 +63,10 @@ pub(crate) fn reason(refusal: &AllocationRefusal) -> &'static str {
         AllocationRefusal::Draining(_) => "draining",
         AllocationRefusal::NotGranted { .. } => "not_granted",
         AllocationRefusal::Whole(_) => "whole",
+        AllocationRefusal::Elastic(_) => "elastic",
+        AllocationRefusal::LimitBelowRequest { .. } => "limit_below_request",
+        AllocationRefusal::LimitAboveCard { .. } => "limit_above_card",
+        AllocationRefusal::Overcommitted { .. } => "overcommitted",
     }
 }
 
