@@ -27,7 +27,7 @@ fn one(card: &v1::Card, list: &ListReply) -> Option<CandidateCard> {
                 SuspensionState::Unspecified
                 | SuspensionState::Running
                 | SuspensionState::Suspending
-                | SuspensionState::Resuming => grant.limit_bytes,
+                | SuspensionState::Resuming => firm(grant).0,
             }),
         });
         holders.filter(|holder| holder.bytes > Bytes::ZERO)
@@ -39,6 +39,49 @@ fn one(card: &v1::Card, list: &ListReply) -> Option<CandidateCard> {
         unmanaged: Bytes(card.unmanaged_bytes),
         is_healthy: card.health() == CardHealth::Healthy,
     })
+}
+
+/// What is guaranteed by a grant. Older agents only say the limit.
+pub(crate) fn guaranteed(grant: &v1::Grant) -> Bytes {
+    match grant.guaranteed_bytes {
+        0 => Bytes(grant.limit_bytes),
+        guaranteed => Bytes(guaranteed),
+    }
+}
+
+/// The limit of a grant as it was asked for.
+pub(crate) fn ceiling(grant: &v1::Grant) -> Bytes {
+    Bytes(grant.limit_bytes.max(grant.ceiling_bytes))
+}
+
+/// Whether the limit is above what is guaranteed.
+pub(crate) fn is_elastic(grant: &v1::Grant) -> bool {
+    ceiling(grant) > guaranteed(grant)
+}
+
+/// What nobody else can get because of a grant: all of it, or what is guaranteed and what is used above that.
+fn firm(grant: &v1::Grant) -> Bytes {
+    if !is_elastic(grant) {
+        return Bytes(grant.limit_bytes);
+    }
+    let used = grant.used_bytes.max(grant.nvml_bytes);
+    guaranteed(grant).max(Bytes(used.min(grant.limit_bytes)))
+}
+
+/// Who uses how much above what is guaranteed, most first.
+pub(crate) fn bursts(list: &ListReply) -> Vec<Holder> {
+    let mut bursts = Vec::new();
+    for allocation in &list.allocations {
+        for grant in &allocation.grants {
+            let bytes = firm(grant).minus(guaranteed(grant));
+            if is_elastic(grant) && bytes > Bytes::ZERO {
+                let name = allocation.name.clone();
+                bursts.push(Holder { name, bytes });
+            }
+        }
+    }
+    bursts.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    bursts
 }
 
 /// The capacity of a card.
@@ -125,6 +168,17 @@ mod tests {
         assert_eq!(for_policy(&list)[0].holders, []);
         list.allocations[0].grants[0].nvml_bytes = 40;
         assert_eq!(for_policy(&list)[0].holders[0].bytes, Bytes(40));
+    }
+
+    #[test]
+    fn an_elastic_holder_holds_its_guarantee_or_what_it_uses_above_that() {
+        let mut list = list();
+        for (used, held) in [(5, 100), (150, 150), (1000, 300)] {
+            let grant = &mut list.allocations[0].grants[0];
+            (grant.guaranteed_bytes, grant.ceiling_bytes) = (100, 600);
+            grant.used_bytes = used;
+            assert_eq!(for_policy(&list)[0].holders[0].bytes, Bytes(held));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 
+use apportion_abi::paths;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -103,6 +104,14 @@ pub(crate) struct RunOptions {
     /// Fraction of each GPU's memory, above 0 and below 1.
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub(crate) gpu_fraction: Option<String>,
+    /// Limit on each GPU, in MiB or with a unit: the share above is then guaranteed, and up to the limit the command may
+    /// use memory that nobody else has been guaranteed.
+    #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
+    pub(crate) gpu_memory_limit: Option<String>,
+    /// What the command sees as the size of a GPU whose limit is above what is guaranteed: guaranteed, or reachable
+    /// (what it could have now) [default: reachable].
+    #[arg(long, value_name = "SIZE", value_parser = [paths::INFO_GUARANTEED, paths::INFO_REACHABLE])]
+    pub(crate) gpu_memory_info: Option<String>,
     /// Number of GPUs.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) gpus: Option<String>,

@@ -5,6 +5,8 @@
 use apportion_proto::v1::{self, holder::Kind};
 use serde::Serialize;
 
+use crate::cards;
+
 #[derive(Debug, Serialize)]
 pub(crate) struct AgentReport {
     node: ReportedNode,
@@ -74,7 +76,9 @@ struct ReportedClaim {
 #[derive(Debug, Serialize)]
 struct ReportedGrant {
     card: String,
+    guaranteed_bytes: u64,
     limit_bytes: u64,
+    allowance_bytes: u64,
     used_bytes: u64,
     claimed_bytes: u64,
     overhead_bytes: u64,
@@ -190,8 +194,10 @@ impl From<v1::Grant> for ReportedGrant {
     fn from(grant: v1::Grant) -> Self {
         Self {
             enforcement: lower(grant.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
+            guaranteed_bytes: cards::guaranteed(&grant).0,
+            limit_bytes: cards::ceiling(&grant).0,
             card: grant.card,
-            limit_bytes: grant.limit_bytes,
+            allowance_bytes: grant.limit_bytes,
             used_bytes: grant.used_bytes,
             claimed_bytes: grant.claimed_bytes,
             overhead_bytes: grant.overhead_bytes,

@@ -1,6 +1,7 @@
 //! Parses the requests of `run` and `resize`. All mistakes are reported together.
 
-use apportion_abi::{CardUuid, GpuRequest, RequestError};
+use apportion_abi::units::parse_memory;
+use apportion_abi::{Bytes, CardUuid, GpuRequest, RequestError, Share, whole_units};
 use apportion_exit::CommandFailure;
 
 use crate::options::RunOptions;
@@ -13,6 +14,8 @@ const NAME_LENGTH: usize = 253;
 pub(crate) struct RunRequest {
     /// The share and the number of cards.
     pub(crate) request: GpuRequest,
+    /// The limit on each card, if it is another than the share.
+    pub(crate) limit: Option<Bytes>,
     /// The only cards that may be used; empty for any.
     pub(crate) cards: Vec<CardUuid>,
     /// The name for the allocation.
@@ -30,6 +33,7 @@ impl RunRequest {
             run.gpus.as_deref(),
             &mut mistakes,
         );
+        let limit = limit(run, request.as_ref(), &mut mistakes);
         let mut cards = Vec::new();
         for text in &run.cards {
             match text.parse() {
@@ -46,12 +50,45 @@ impl RunRequest {
         match request {
             Some(request) if mistakes.is_empty() => Ok(Self {
                 request,
+                limit,
                 cards,
                 name: run.name.clone(),
             }),
             _ => Err(CommandFailure::usage(mistakes.join("; "))),
         }
     }
+}
+
+/// Parses the limit, and compares it with the share where both are in bytes. A limit without a share of a card would
+/// guarantee the whole card.
+fn limit(
+    run: &RunOptions,
+    request: Option<&GpuRequest>,
+    mistakes: &mut Vec<String>,
+) -> Option<Bytes> {
+    let text = run.gpu_memory_limit.as_deref();
+    if text.is_none() && run.gpu_memory_info.is_some() {
+        mistakes.push("--gpu-memory-info needs --gpu-memory-limit".to_owned());
+    }
+    let text = text?;
+    let limit = parse_memory(text).map(whole_units);
+    let Some(limit) = limit.filter(|limit| *limit > Bytes::ZERO) else {
+        mistakes.push(format!(
+            "--gpu-memory-limit {text:?} must be at least 2 MiB, in MiB or with a unit (2000, 2000Mi, 8Gi)"
+        ));
+        return None;
+    };
+    match request?.share {
+        Share::Memory(asked) if limit < whole_units(asked) => mistakes.push(format!(
+            "--gpu-memory-limit of {limit} is below --gpu-memory of {asked}; a limit is at least the request"
+        )),
+        Share::Memory(_) | Share::Fraction(_) => {}
+        Share::Whole => mistakes.push(
+            "--gpu-memory-limit needs --gpu-memory or --gpu-fraction, which is what is guaranteed"
+                .to_owned(),
+        ),
+    }
+    Some(limit)
 }
 
 /// Parses the new size of an allocation.
@@ -136,6 +173,29 @@ mod tests {
             assert!(error.contains(part), "{part}: {error}");
         }
         assert_eq!(error.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_limit_is_at_least_the_request_and_needs_one() {
+        let limit = ask("--gpu-memory 4Gi --gpu-memory-limit 12Gi")
+            .unwrap()
+            .limit;
+        assert_eq!(limit, Some(Bytes(12 << 30)));
+        assert_eq!(ask("--gpu-memory 4Gi").unwrap().limit, None);
+        assert!(ask("--gpu-fraction 0.2 --gpu-memory-limit 12Gi").is_ok());
+        for (line, part) in [
+            (
+                "--gpu-memory 4Gi --gpu-memory-limit 3Gi",
+                "3072 MiB is below --gpu-memory of 4096 MiB",
+            ),
+            ("--gpu-memory 4Gi --gpu-memory-limit 4Ti", "\"4Ti\""),
+            ("--gpu-memory 4Gi --gpu-memory-limit 0", "at least 2 MiB"),
+            ("--gpu-memory-limit 4Gi", "needs --gpu-memory or"),
+            ("--gpu-memory-info reachable", "needs --gpu-memory-limit"),
+        ] {
+            let error = ask(line).unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
     }
 
     #[test]

@@ -78,6 +78,7 @@ fn new_shares(list: &ListReply, allocation: &Allocation, share: Share) -> Vec<v1
             Some(v1::Share {
                 card: grant.card.clone(),
                 bytes,
+                limit_bytes: 0,
             })
         })
         .collect()

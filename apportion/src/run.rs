@@ -66,6 +66,10 @@ pub(crate) fn run(run: RunOptions, address: ConnectionOptions) -> Result<(), Com
         .env
         .into_iter()
         .map(|(name, value)| (name, value.into()));
+    let info = run
+        .gpu_memory_info
+        .map(|shown| (paths::ENV_MEMORY_INFO, shown.into()));
+    let edits = edits.chain(info);
     let failure = program.become_it(env.into_iter().chain(edits));
     block_on(async { connect_to_running(&instance).await?.release(id).await })?;
     Err(failure)
@@ -119,6 +123,7 @@ struct RunOutput<'a> {
 #[derive(Serialize)]
 struct RunOutputCard<'a> {
     uuid: &'a str,
+    guaranteed_bytes: u64,
     limit_bytes: u64,
 }
 
@@ -135,7 +140,8 @@ impl<'a> RunOutput<'a> {
                 .iter()
                 .map(|grant| RunOutputCard {
                     uuid: &grant.card,
-                    limit_bytes: grant.limit_bytes,
+                    guaranteed_bytes: cards::guaranteed(grant).0,
+                    limit_bytes: cards::ceiling(grant).0,
                 })
                 .collect(),
         }

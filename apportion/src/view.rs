@@ -3,6 +3,7 @@
 use apportion_abi::Bytes;
 use apportion_proto::v1::{Allocation, Card, Grant, ListReply, SuspensionState};
 
+use crate::cards as grants;
 use crate::report::lower;
 use crate::table::{CellAlignment, TableColumn, lay_out};
 
@@ -10,7 +11,7 @@ use crate::table::{CellAlignment, TableColumn, lay_out};
 pub(crate) fn whole(list: &ListReply) -> String {
     let allocations = match list.allocations.len() {
         0 => "no allocations\n".to_owned(),
-        _ => lay_out(&columns(), &shares(list)),
+        _ => lay_out(&columns_of(list), &shares(list)),
     };
     format!("{}\n\n{}\n{allocations}", heading(list), cards(list))
 }
@@ -115,6 +116,28 @@ fn shares(list: &ListReply) -> Vec<AllocationRow<'_>> {
     shares
 }
 
+/// The columns, with those of guarantees only where a limit is above one.
+fn columns_of<'a>(list: &ListReply) -> Vec<TableColumn<AllocationRow<'a>>> {
+    let mut columns = Vec::from(columns());
+    let mut all = list.allocations.iter().flat_map(|of| &of.grants);
+    let limit = columns.iter().position(|column| column.title == "LIMIT");
+    if let Some(limit) = limit.filter(|_| all.any(grants::is_elastic)) {
+        let allowance = TableColumn::<AllocationRow<'a>> {
+            title: "ALLOWANCE",
+            cell: |share| bytes(share.grant.limit_bytes),
+            side: CellAlignment::Right,
+        };
+        let guaranteed = TableColumn::<AllocationRow<'a>> {
+            title: "GUARANTEED",
+            cell: |share| grants::guaranteed(share.grant).to_string(),
+            side: CellAlignment::Right,
+        };
+        columns.insert(limit + 1, allowance);
+        columns.insert(limit, guaranteed);
+    }
+    columns
+}
+
 /// This is a function because its rows borrow from the list.
 fn columns<'a>() -> [TableColumn<AllocationRow<'a>>; 10] {
     [
@@ -135,7 +158,7 @@ fn columns<'a>() -> [TableColumn<AllocationRow<'a>>; 10] {
         },
         TableColumn {
             title: "LIMIT",
-            cell: |share| bytes(share.grant.limit_bytes),
+            cell: |share| grants::ceiling(share.grant).to_string(),
             side: CellAlignment::Right,
         },
         TableColumn {

@@ -133,6 +133,7 @@ impl ClaimBench {
             shares: vec![Share {
                 card: self.card.clone(),
                 bytes: 1000 * MIB,
+                limit_bytes: 0,
             }],
             ttl_ms: 60_000,
         };

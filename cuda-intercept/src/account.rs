@@ -1,6 +1,6 @@
 //! This process's part of its account: finding the account, registering, charge and uncharge.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::CStr;
 use core::ops::ControlFlow;
 use core::sync::atomic::AtomicU64;
 
@@ -14,8 +14,10 @@ use apportion_gate::ContextReserve;
 
 use crate::{elf, errno, spin_lock::SpinLock};
 
+mod burst;
 mod dead_processes;
 pub(crate) mod descriptor_keys;
+mod elastic;
 mod liveness;
 mod members;
 mod open_retry;
@@ -25,8 +27,10 @@ mod shared;
 mod suspension;
 mod throttle;
 
+use burst::BurstRequests;
 use liveness::LivenessLock;
-use path::PathBuffer;
+use open_retry::is_absence;
+use path::{PathBuffer, environment};
 pub(crate) use shared::JoinedMemory;
 use throttle::{DEEP_SCAN, SCAN, ScanThrottle};
 
@@ -40,11 +44,13 @@ pub(crate) enum LimitState {
     Limited(MappedAccount),
 }
 
-/// The account's two files, mapped, and this process's record in them.
+/// The account's files, mapped, and this process's record in them.
 #[derive(Debug)]
 pub(crate) struct MappedAccount {
     limits: LimitsMap,
     usage: UsageMap,
+    /// How to ask for more, if the share is elastic.
+    burst: Option<BurstRequests>,
     /// The path of the usage file.
     path: PathBuffer,
     slot: SpinLock<OwnProcessRecord>,
@@ -113,14 +119,6 @@ impl LimitState {
     }
 }
 
-/// Whether a file could not be opened because it does not exist.
-fn is_absence(problem: AccountOpenError) -> bool {
-    matches!(
-        problem,
-        AccountOpenError::System("open", libc::ENOENT | libc::ENOTDIR)
-    )
-}
-
 /// Whether this library was loaded from its path in a container. Then there is an account beside it, even if the
 /// kernel says that the path does not exist.
 fn is_in_a_container() -> bool {
@@ -158,6 +156,7 @@ impl MappedAccount {
         if limits.cards().len() != usage.cards() {
             return Err(AccountOpenError::NotAnAccount);
         }
+        let burst = BurstRequests::open(folder, &limits)?;
         let slot = SpinLock::new(OwnProcessRecord {
             owner: None,
             lifeline: None,
@@ -166,6 +165,7 @@ impl MappedAccount {
         Ok(Self {
             limits,
             usage,
+            burst,
             path,
             slot,
             scans: ScanThrottle::of(SCAN),
@@ -276,7 +276,8 @@ impl MappedAccount {
         };
         let claimed = self.usage.usage().claimed(card).0;
         let used = claimed.saturating_add(limits.overhead.0);
-        let total = limits.limit.0.min(total);
+        let shown = self.shown(card).unwrap_or(limits.limit.0);
+        let total = shown.min(total);
         CardMemoryView {
             total,
             free: total.saturating_sub(used).min(free),
@@ -365,21 +366,6 @@ impl OwnProcessRecord {
             *held = held.saturating_sub(bytes);
         }
     }
-}
-
-/// The bytes of an environment variable that is set and not empty.
-fn environment(name: &str) -> Option<&'static [u8]> {
-    let mut buffer = PathBuffer::default();
-    let name = buffer.join(name.as_bytes(), "")?;
-    // SAFETY: the name is a string.
-    let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: the C library returns a string. A program that changes its environment while other threads read it has
-    // a race with or without this library.
-    let value = unsafe { CStr::from_ptr(value) }.to_bytes();
-    (!value.is_empty()).then_some(value)
 }
 
 #[cfg(test)]

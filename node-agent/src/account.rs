@@ -14,7 +14,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use apportion_abi::account::{
-    AccountOpenError, CardCharges, LAYOUT_VERSION, LimitsMap, NewCard, RegisteredProcess, UsageMap,
+    AccountOpenError, BurstMap, CardCharges, LAYOUT_VERSION, LimitsMap, NewBurst, NewCard,
+    RegisteredProcess, UsageMap,
 };
 use apportion_abi::{Bytes, CardUuid, paths};
 use apportion_ledger::{AllocationId, ClaimWindow, ProcessId};
@@ -26,6 +27,7 @@ use crate::processes::namespace::{PidNamespaces, ResolvedProcess};
 use crate::processes::procfs::{self, MappedFile};
 
 pub(crate) mod access;
+pub(crate) mod burst;
 
 /// Why an account could not be created.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +51,14 @@ pub(crate) enum AccountError {
     Version { path: PathBuf, version: u32 },
 }
 
+/// One card of an account that is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AccountCard {
+    pub(crate) new: NewCard,
+    pub(crate) cost: ContextCost,
+    pub(crate) burst: NewBurst,
+}
+
 /// One process of an account.
 #[derive(Debug)]
 pub(crate) struct ProcessClaims {
@@ -59,13 +69,15 @@ pub(crate) struct ProcessClaims {
     pub(crate) claimed: Vec<Bytes>,
 }
 
-/// The two files of one allocation.
+/// The files of one allocation.
 #[derive(Debug)]
 pub(crate) struct AccountFiles {
     folder: PathBuf,
     cards: Vec<CardUuid>,
     limits: LimitsMap,
     usage: UsageMap,
+    /// Where programs ask for more, if the share is elastic and the file is intact.
+    burst: Option<BurstMap>,
     identity: Option<[(u64, u64); 2]>,
     usage_file: Option<MappedFile>,
     access: AccountAccess,
@@ -76,7 +88,7 @@ pub(crate) struct AccountFiles {
 
 impl AccountFiles {
     /// Opens the account in the folder if it names the same cards, else creates it.
-    pub(crate) fn open(folder: PathBuf, cards: &[NewCard]) -> Result<Self, AccountError> {
+    pub(crate) fn open(folder: PathBuf, cards: &[AccountCard]) -> Result<Self, AccountError> {
         if let Some(version) = Self::other_version(&folder) {
             let path = folder;
             return Err(AccountError::Version { path, version });
@@ -84,7 +96,7 @@ impl AccountFiles {
         let was_there = folder.exists();
         if let Some(account) = Self::adopt(folder.clone()).filter(|account| account.names(cards)) {
             for (place, card) in cards.iter().enumerate() {
-                account.set(place, |words| words.set_limit(card.limit));
+                account.set(place, |words| words.set_limit(card.new.limit));
             }
             return Ok(account);
         }
@@ -98,7 +110,8 @@ impl AccountFiles {
         let limits = LimitsMap::adopt(&c_path(&folder, paths::LIMITS_FILE)?).ok()?;
         let usage = UsageMap::adopt(&c_path(&folder, paths::USAGE_FILE)?).ok()?;
         let is_whole = usage.cards() == limits.cards().len();
-        is_whole.then(|| Self::from_parts(folder, limits, usage))
+        let burst = limits.has_burst().then(|| burst::adopt(&folder, &limits));
+        is_whole.then(|| Self::from_parts(folder, limits, usage, burst.flatten()))
     }
 
     /// The version of the account in a folder, if this agent cannot read it.
@@ -109,7 +122,7 @@ impl AccountFiles {
         }
     }
 
-    fn create(folder: PathBuf, cards: &[NewCard]) -> Result<Self, AccountError> {
+    fn create(folder: PathBuf, cards: &[AccountCard]) -> Result<Self, AccountError> {
         let failed = |source| AccountError::Folder {
             path: folder.clone(),
             source,
@@ -128,13 +141,24 @@ impl AccountFiles {
         let usage = name(paths::USAGE_FILE)
             .and_then(|name| UsageMap::create(&name, cards.len()))
             .map_err(|source| file(paths::USAGE_FILE, source))?;
+        let burst = burst::create(&folder, cards)?;
+        let new: Vec<_> = cards.iter().map(|card| card.new).collect();
+        let make = match burst {
+            Some(_) => LimitsMap::create_elastic,
+            None => LimitsMap::create,
+        };
         let limits = name(paths::LIMITS_FILE)
-            .and_then(|name| LimitsMap::create(&name, cards))
+            .and_then(|name| make(&name, &new))
             .map_err(|source| file(paths::LIMITS_FILE, source))?;
-        Ok(Self::from_parts(folder, limits, usage))
+        Ok(Self::from_parts(folder, limits, usage, burst))
     }
 
-    fn from_parts(folder: PathBuf, limits: LimitsMap, usage: UsageMap) -> Self {
+    fn from_parts(
+        folder: PathBuf,
+        limits: LimitsMap,
+        usage: UsageMap,
+        burst: Option<BurstMap>,
+    ) -> Self {
         let cards = limits.cards().iter().map(|card| card.card()).collect();
         let identity = identity(&folder);
         let usage_file = procfs::mapped_at(std::process::id(), usage.address());
@@ -145,6 +169,7 @@ impl AccountFiles {
             cards,
             limits,
             usage,
+            burst,
             identity,
             usage_file,
             access,
@@ -154,8 +179,10 @@ impl AccountFiles {
         }
     }
 
-    fn names(&self, cards: &[NewCard]) -> bool {
-        self.cards.iter().eq(cards.iter().map(|card| &card.uuid))
+    fn names(&self, cards: &[AccountCard]) -> bool {
+        self.cards
+            .iter()
+            .eq(cards.iter().map(|card| &card.new.uuid))
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -192,7 +219,9 @@ impl AccountFiles {
 
     fn set_access(&mut self, access: AccountAccess) -> io::Result<()> {
         if self.access != access {
-            access.apply(&self.folder.join(paths::USAGE_FILE))?;
+            for file in self.written_by_programs() {
+                access.apply(&self.folder.join(file))?;
+            }
             self.access = access;
         }
         Ok(())
@@ -255,7 +284,7 @@ impl AccountFiles {
     /// Records all claims before the NVML query.
     pub(crate) fn begin(&mut self) {
         self.begun.clear();
-        self.was_grown = self.cut_back();
+        self.was_grown = self.cut_back() || self.cut_back_burst();
         if !self.is_in_place() {
             return;
         }
@@ -368,7 +397,7 @@ impl AccountFiles {
 }
 
 /// Removes an account's folder, if it exists. Refuses if the name is not an allocation id, or if the folder holds
-/// anything but the limits and usage files: then it is not ours.
+/// anything but an account's files: then it is not ours.
 pub(crate) fn remove(folder: &Path) -> io::Result<()> {
     let name = folder.file_name().and_then(|name| name.to_str());
     if name.and_then(AllocationId::parse).is_none() {
@@ -378,7 +407,12 @@ pub(crate) fn remove(folder: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
-    let own = [paths::LIMITS_FILE, paths::USAGE_FILE];
+    let own = [
+        paths::LIMITS_FILE,
+        paths::USAGE_FILE,
+        paths::BURST_FILE,
+        paths::WAKE_FIFO,
+    ];
     for entry in entries {
         let entry = entry?;
         let is_own = own.iter().any(|own| entry.file_name() == *own);
@@ -424,7 +458,7 @@ mod tests {
             }
             folder
         };
-        for files in [&["limits", "usage"][..], &["usage"], &[]] {
+        for files in [&["limits", "usage", "burst", "wake"][..], &["usage"], &[]] {
             let account = folder("4d-1", files);
             remove(&account).unwrap();
             assert!(!account.exists());

@@ -32,6 +32,8 @@ use crate::telemetry::view::AgentHandle;
 
 mod accounts;
 mod attribute;
+mod burst_listeners;
+mod bursts;
 mod cards;
 mod checkpoint;
 mod claims;
@@ -59,6 +61,7 @@ mod whole;
 pub(crate) use restore::ORPHAN;
 
 use accounts::AccountTable;
+use burst_listeners::BurstListeners;
 use cards::{CardInventory, DriverReport, SILENCE};
 use context_cost::{ContextCosts, ProbeStep};
 use driver_limits::DriverLimits;
@@ -108,6 +111,7 @@ impl NodeAgent {
             costs: ContextCosts::load(&options.cards, &reserves, &driver.version),
             accounts: AccountTable::new(accounts.clone()),
             members: AllocationMembers::new(accounts),
+            bursts: BurstListeners::default(),
             lingering: LingeringProcesses::default(),
             cgroups: CgroupLookup::new(),
             grants: ContainerGrants::default(),
@@ -208,6 +212,7 @@ impl NodeAgent {
                 biased;
                 () = &mut stop => break,
                 ended = self.state.members.exits.next() => self.state.ended(ended),
+                woken = self.state.bursts.next() => self.state.answer_bursts(woken),
                 report = self.state.cards.next() => self.report(report),
                 ready = self.state.costs.next() => self.probe_reported(ready),
                 report = self.state.suspensions.next() => {
@@ -319,6 +324,7 @@ fn ledger(options: &AgentOptions, epoch: u64, serial: u64) -> Ledger {
         (policy, _) => policy,
     };
     let mut ledger = Ledger::resume(epoch, serial, possible(options.cards.policy));
+    ledger.set_overcommit(options.cards.gpu_memory_overcommit);
     for of in &options.cards.policy_override {
         ledger.override_policy(of.namespace.clone(), possible(of.policy));
     }

@@ -130,6 +130,7 @@ impl Node {
             shares: vec![Share {
                 card,
                 bytes: SHARE * MIB,
+                limit_bytes: 0,
             }],
             ttl_ms: 0,
         };
@@ -164,6 +165,7 @@ impl Node {
             shares: vec![Share {
                 card: self.card(),
                 bytes: mib * MIB,
+                limit_bytes: 0,
             }],
         };
         let reply = self.ask(async |client| client.resize(request).await);

@@ -6,8 +6,9 @@
 use std::process;
 use std::time::{Duration, Instant};
 
+use apportion_abi::{BurstHolders, Bytes};
 use apportion_exit::CommandFailure;
-use apportion_policy::PlacementRefusal;
+use apportion_policy::{CandidateCard, PlacementRefusal};
 use apportion_proto::v1::{self, Allocation, ListReply, allocate_reply};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
@@ -98,8 +99,10 @@ impl ShareProposal {
         {
             return Err(sizeless(card));
         }
+        let candidates = large_enough(candidates, ask.limit)?;
         let placement = apportion_policy::place(&ask.request, &candidates)
-            .map_err(|refusal| refused(&refusal))?;
+            .map_err(|refusal| refused(&refusal, list))?;
+        let limit = ask.limit.unwrap_or_default();
         let key = format!("run-{}-{}", process::id(), now_nanoseconds());
         Ok(Self {
             key,
@@ -109,6 +112,7 @@ impl ShareProposal {
                 .map(|ask| v1::Share {
                     card: printed(list, ask.card),
                     bytes: ask.bytes.0,
+                    limit_bytes: limit.0,
                 })
                 .collect(),
         })
@@ -130,7 +134,7 @@ async fn tie(
             .take()
             .map_or_else(|| ShareProposal::choose(ask, &list), Ok)
         {
-            Err(_) if !has_waited && list.cards.iter().any(|card| card.unmanaged_bytes > 0) => {
+            Err(_) if !has_waited && may_be_free_soon(&list) => {
                 has_waited = true;
                 tokio::time::sleep(NEXT_LOOK).await;
                 continue;
@@ -162,6 +166,32 @@ async fn tie(
     }
 }
 
+/// Whether the next sample may show more free memory: other programs may have ended, and programs that use more than
+/// their guarantee may use less.
+fn may_be_free_soon(list: &ListReply) -> bool {
+    let mut grants = list.allocations.iter().flat_map(|of| &of.grants);
+    list.cards.iter().any(|card| card.unmanaged_bytes > 0) || grants.any(cards::is_elastic)
+}
+
+/// The cards of which programs can get as much as the limit.
+fn large_enough(
+    candidates: Vec<CandidateCard>,
+    limit: Option<Bytes>,
+) -> Result<Vec<CandidateCard>, CommandFailure> {
+    let limit = limit.unwrap_or_default();
+    let sizes = candidates.iter().map(|card| card.capacity.allocatable());
+    let largest = sizes.max().unwrap_or_default();
+    if limit > largest && !candidates.is_empty() {
+        let why = format!(
+            "a limit of {limit} is above the {largest} that programs can get of the largest GPU"
+        );
+        return Err(CommandFailure::new(why).hint("`apportion gpus` shows the memory of each GPU"));
+    }
+    let mut candidates = candidates;
+    candidates.retain(|card| card.capacity.allocatable() >= limit);
+    Ok(candidates)
+}
+
 /// The time, which keeps an allocation's key unique if a process id is reused.
 fn now_nanoseconds() -> u128 {
     let now = std::time::SystemTime::now();
@@ -187,8 +217,12 @@ fn sizeless(card: &v1::Card) -> CommandFailure {
 }
 
 /// The failure for a refusal.
-fn refused(refusal: &PlacementRefusal) -> CommandFailure {
-    let failure = CommandFailure::new(refusal.to_string());
+fn refused(refusal: &PlacementRefusal, list: &ListReply) -> CommandFailure {
+    let bursts = match refusal {
+        PlacementRefusal::Shortfall(_) => cards::bursts(list),
+        PlacementRefusal::TooFewCards { .. } | PlacementRefusal::TooLittle(_) => Vec::new(),
+    };
+    let failure = CommandFailure::new(format!("{refusal}{}", BurstHolders(&bursts)));
     if refusal.waiting_helps() {
         return failure.hint("ask for less, or wait; `apportion top` shows who holds the memory");
     }

@@ -46,19 +46,30 @@ pub(super) struct LivenessProbe(DescriptorGuard);
 
 /// A descriptor, closed when dropped.
 #[derive(Debug)]
-struct DescriptorGuard(c_long);
+pub(super) struct DescriptorGuard(c_long);
 
 impl DescriptorGuard {
     /// Uses the bare system call, as all functions here: the C library's are cancellation points, and a cancelled
     /// thread would leak the descriptor.
     fn open(path: &CStr) -> Option<Self> {
+        Self::open_with(path, libc::O_RDONLY)
+    }
+
+    pub(super) fn open_with(path: &CStr, flags: i32) -> Option<Self> {
         let (from, flags) = (
             c_long::from(libc::AT_FDCWD),
-            c_long::from(libc::O_RDONLY | libc::O_CLOEXEC),
+            c_long::from(flags | libc::O_CLOEXEC),
         );
         // SAFETY: the path is a string.
         let file = unsafe { libc::syscall(libc::SYS_openat, from, path.as_ptr(), flags, 0) };
         (file >= 0).then_some(Self(file))
+    }
+
+    /// Writes one byte, if that is possible without waiting.
+    pub(super) fn write_byte(&self) {
+        let byte = 0_u8;
+        // SAFETY: the byte is readable.
+        unsafe { libc::syscall(libc::SYS_write, self.0, &raw const byte, 1) };
     }
 
     /// Sets or queries a lock of one byte, and returns the kernel's lock type; `None` if the kernel refuses.

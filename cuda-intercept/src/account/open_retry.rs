@@ -28,6 +28,14 @@ pub(super) fn wait<T>(
     }
 }
 
+/// Whether a file could not be opened because it does not exist.
+pub(super) fn is_absence(problem: AccountOpenError) -> bool {
+    matches!(
+        problem,
+        AccountOpenError::System("open", libc::ENOENT | libc::ENOTDIR)
+    )
+}
+
 fn take() -> bool {
     LEFT.fetch_update(Relaxed, Relaxed, |left: u32| left.checked_sub(1))
         .is_ok()

@@ -1,6 +1,7 @@
-//! Paths without heap allocations, because this code runs inside other people's programs.
+//! Paths, and the variables that name them. Nothing here uses the heap, because this code runs inside other people's
+//! programs.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char};
 
 /// A path, built without the heap.
 #[derive(Debug)]
@@ -31,6 +32,21 @@ impl PathBuffer {
         let path = CStr::from_bytes_until_nul(&self.0).ok()?;
         (!path.is_empty()).then_some(path)
     }
+}
+
+/// The bytes of an environment variable that is set and not empty.
+pub(super) fn environment(name: &str) -> Option<&'static [u8]> {
+    let mut buffer = PathBuffer::default();
+    let name = buffer.join(name.as_bytes(), "")?;
+    // SAFETY: the name is a string.
+    let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: the C library returns a string. A program that changes its environment while other threads read it has
+    // a race with or without this library.
+    let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+    (!value.is_empty()).then_some(value)
 }
 
 #[cfg(test)]

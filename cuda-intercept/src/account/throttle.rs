@@ -59,7 +59,7 @@ impl ScanThrottle {
 }
 
 /// Milliseconds since the system started. The coarse clock needs no system call, and is up to 10 ms late.
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

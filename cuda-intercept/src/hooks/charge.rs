@@ -11,7 +11,8 @@ use super::{exported_descriptors, pool_settlement};
 
 impl ProcessState {
     /// Charges a card. If it is full, dead processes are first taken out of the account. Then this process's pools
-    /// give back what they do not use.
+    /// give back what they do not use. A process of an elastic share asks the agent for more last: what its pools keep is
+    /// its own already.
     ///
     /// Waits while the share is suspended, as the driver lets calls wait: see `account::suspension`.
     pub(crate) fn charge(&self, card: Card, bytes: u64) -> bool {
@@ -28,7 +29,8 @@ impl ProcessState {
         loop {
             let granted = fits()
                 || fits_after_the_dead()
-                || (pool_settlement::trim_all(self, card) && (fits() || fits_after_the_dead()));
+                || (pool_settlement::trim_all(self, card) && (fits() || fits_after_the_dead()))
+                || account.charge_after_asking(card, bytes);
             if !granted {
                 account.deny(card, api, bytes);
                 return false;

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use apportion_abi::{Bytes, CardRequest, CardUuid, fits};
+use apportion_abi::{Bytes, CardRequest, CardUuid, Shortfall, fits};
 
 use crate::allocation::{Allocation, AllocationPhase, CardGrant, SuspensionPhase};
 
+use crate::burst_request::BurstRange;
 use crate::card::Health;
 use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind, PlacementProposal};
 use crate::ids::AllocationId;
@@ -50,14 +51,19 @@ impl Ledger {
                 Err(AllocationRefusal::KeyReused(proposal.key))
             };
         }
+        let ranges = self.ranges(&proposal)?;
         for ask in &proposal.asks {
             self.judge(*ask, None)?;
         }
         let id = self.next_id();
-        let grants = proposal
-            .asks
-            .iter()
-            .map(|ask| CardGrant::new(ask.card, ask.bytes))
+        let asks = proposal.asks.iter().zip(ranges);
+        let grants = asks
+            .map(
+                |(ask, range): (&CardRequest, Option<BurstRange>)| match range {
+                    Some(range) => CardGrant::elastic(ask.card, range),
+                    None => CardGrant::new(ask.card, ask.bytes),
+                },
+            )
             .collect();
         let PlacementProposal { key, name, ttl, .. } = proposal;
         let state = AllocationPhase::Reserved {
@@ -114,6 +120,9 @@ impl Ledger {
         if allocation.suspension != SuspensionPhase::Running {
             return Err(AllocationRefusal::Suspended(id.clone()));
         }
+        if allocation.is_elastic() {
+            return Err(AllocationRefusal::Elastic(id.clone()));
+        }
         for ask in asks {
             let grant =
                 allocation
@@ -152,7 +161,12 @@ impl Ledger {
             return Err(AllocationRefusal::Unhealthy(ask.card));
         }
         let holders = self.holders(ask.card, except);
-        fits(card.capacity, &holders, card.unmanaged, ask).map_err(AllocationRefusal::Shortfall)
+        fits(card.capacity, &holders, card.unmanaged, ask).map_err(|shortfall| {
+            AllocationRefusal::Shortfall(Shortfall {
+                bursts: self.bursts(ask.card),
+                ..shortfall
+            })
+        })
     }
 
     fn is_sizeless(&self, card: CardUuid) -> bool {

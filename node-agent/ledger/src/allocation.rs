@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use apportion_abi::{Bytes, CardUuid};
 
+use crate::burst_request::BurstRange;
 use crate::estimate::OverheadEstimate;
 use crate::ids::{AllocationId, ProcessId};
 use crate::time::EpochMillis;
@@ -98,8 +99,10 @@ pub enum LimitEnforcement {
 pub struct CardGrant {
     /// The card.
     pub card: CardUuid,
-    /// The most that its processes may use together.
+    /// The most that its processes may use together now. Of an elastic grant this is its allowance, which changes.
     pub limit: Bytes,
+    /// The guarantee and the limit of an elastic grant; `None` if both are `limit`.
+    pub burst: Option<BurstRange>,
     /// What no other allocation can get: the limit, or the use where that is higher.
     pub held: Bytes,
     /// What the driver took for its processes beyond their claims.
@@ -108,6 +111,8 @@ pub struct CardGrant {
     pub nvml: Bytes,
     /// What a suspended allocation held before, and must get back before its processes are woken.
     pub needed: Bytes,
+    /// What its processes used when that was last known: by NVML or by their claims, whichever is more.
+    pub used: Bytes,
     /// Whether the limit is kept.
     pub enforcement: LimitEnforcement,
     /// The most that its processes may use without an offence: the limit, or the use at the time of a shrink as long
@@ -125,10 +130,12 @@ impl CardGrant {
         Self {
             card,
             limit,
+            burst: None,
             held: limit,
             overhead: Bytes::ZERO,
             nvml: Bytes::ZERO,
             needed: Bytes::ZERO,
+            used: Bytes::ZERO,
             enforcement: LimitEnforcement::Pending,
             allowed: limit,
             estimates: BTreeMap::new(),

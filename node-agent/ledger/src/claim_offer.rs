@@ -49,7 +49,7 @@ impl Ledger {
                 let is_claim = allocation.claim().is_some();
                 // A claim that has a whole card takes its last bytes, too, which are less than a unit.
                 let own = if is_claim { grant.limit } else { Bytes::ZERO };
-                grant.held.minus(own)
+                grant.firm().minus(own)
             })
             .sum()
     }
@@ -107,6 +107,7 @@ mod tests {
                 card: CARD,
                 bytes: Bytes::from_mib(mib),
             }],
+            ceilings: Vec::new(),
             ttl: Duration::from_secs(1),
         };
         let id = apply(ledger, LedgerEvent::Allocate(proposal)).unwrap();

@@ -5,9 +5,11 @@ use std::time::Duration;
 use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
 
 use crate::allocation::{Allocation, AllocationOwner};
+use crate::burst_request::BurstRequest;
 
 use crate::card::Health;
 use crate::ids::{AllocationId, ProcessId};
+use crate::overcommit::OvercommitFactor;
 use crate::sample::NodeSample;
 
 /// What happens to a process that exceeds or bypasses its limit.
@@ -31,6 +33,8 @@ pub struct PlacementProposal {
     pub name: String,
     /// The requested memory, one entry for each card.
     pub asks: Vec<CardRequest>,
+    /// The limits of the cards whose limit is above what is asked for. `asks` is then what is guaranteed.
+    pub ceilings: Vec<CardRequest>,
     /// How long the reservation waits for its commit.
     pub ttl: Duration,
 }
@@ -105,6 +109,14 @@ pub enum LedgerEvent {
     Resumed {
         id: AllocationId,
     },
+    /// The agent has lowered an allowance to this limit, which the processes do not exceed.
+    Withdrawn {
+        id: AllocationId,
+        card: CardUuid,
+        limit: Bytes,
+    },
+    /// Programs need more than their allowance.
+    Burst(Vec<BurstRequest>),
     /// The owner of an allocation has ended.
     OwnerGone {
         id: AllocationId,
@@ -258,6 +270,41 @@ pub enum AllocationRefusal {
     /// The opposite is being done to the allocation.
     #[error("allocation {0} is being suspended or resumed; wait until that is done")]
     InTransition(AllocationId),
+    /// The allowance of its programs changes, so its guarantee can't yet.
+    #[error(
+        "allocation {0} has a limit above its guarantee and cannot be resized or suspended yet"
+    )]
+    Elastic(AllocationId),
+    /// The limit is below the guarantee.
+    #[error(
+        "the limit of {limit} on {card} is below the {asked} that are asked for; a limit is at least the request"
+    )]
+    LimitBelowRequest {
+        card: CardUuid,
+        asked: Bytes,
+        limit: Bytes,
+    },
+    /// No program can ever use that much of the card.
+    #[error(
+        "the limit of {limit} on {card} is above the {allocatable} that programs can get of it"
+    )]
+    LimitAboveCard {
+        card: CardUuid,
+        limit: Bytes,
+        allocatable: Bytes,
+    },
+    /// The limits on the card would add up to more than the agent allows.
+    #[error(
+        "with a limit of {limit} the limits on {card} would add up to {sum}; this agent allows {bound} there, which is {factor} times its {allocatable}; ask for a lower limit, or start the agent with a larger --gpu-memory-overcommit"
+    )]
+    Overcommitted {
+        card: CardUuid,
+        limit: Bytes,
+        sum: Bytes,
+        bound: Bytes,
+        factor: OvercommitFactor,
+        allocatable: Bytes,
+    },
     /// The allocation has no grant on the card.
     #[error("allocation {id} has no share of {card}")]
     NotGranted { id: AllocationId, card: CardUuid },

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder};
 
 use crate::allocation::{Allocation, AllocationPhase, SuspensionPhase};
+use crate::burst_request::UnmetBursts;
 
 use crate::card::{Health, LedgerCard};
 use crate::event::{
@@ -12,6 +13,7 @@ use crate::event::{
 };
 use crate::ids::AllocationId;
 use crate::offence::Offences;
+use crate::overcommit::OvercommitFactor;
 use crate::time::EpochMillis;
 
 /// The node's list of allocations.
@@ -22,6 +24,8 @@ pub struct Ledger {
     policy: OffenderPolicy,
     policies: BTreeMap<String, OffenderPolicy>,
     pub(crate) offences: BTreeMap<AllocationId, Offences>,
+    pub(crate) overcommit: OvercommitFactor,
+    pub(crate) unmet: UnmetBursts,
     epoch: u64,
     serial: u64,
     generation: u64,
@@ -36,6 +40,8 @@ impl Ledger {
             cards: BTreeMap::new(),
             allocations: BTreeMap::new(),
             offences: BTreeMap::new(),
+            overcommit: OvercommitFactor::default(),
+            unmet: UnmetBursts::new(),
             policy,
             policies: BTreeMap::new(),
             epoch,
@@ -56,6 +62,11 @@ impl Ledger {
     /// Sets the offender policy of one namespace, in place of the general one.
     pub fn override_policy(&mut self, namespace: String, policy: OffenderPolicy) {
         self.policies.insert(namespace, policy);
+    }
+
+    /// Sets how far the limits on a card may exceed it.
+    pub fn set_overcommit(&mut self, factor: OvercommitFactor) {
+        self.overcommit = factor;
     }
 
     /// The policy for offenders of this allocation.
@@ -100,6 +111,8 @@ impl Ledger {
             LedgerEvent::Suspended { id } => self.suspended(&id),
             LedgerEvent::Resume { id } => self.resume_processes(&id),
             LedgerEvent::Resumed { id } => self.resumed(&id),
+            LedgerEvent::Withdrawn { id, card, limit } => self.withdrawn(&id, card, limit),
+            LedgerEvent::Burst(asks) => self.burst(now, &asks),
             LedgerEvent::OwnerGone { id } => self.owner_gone(&id),
             LedgerEvent::ProcessGone { id, process } => self.process_gone(&id, process),
             LedgerEvent::Emptied { id } => self.emptied(&id),
@@ -147,19 +160,20 @@ impl Ledger {
         self.cards.get(&card)
     }
 
-    /// The sum of the limits on a card. A suspended allocation has given its memory back.
+    /// The sum of what is guaranteed on a card. A suspended allocation has given its memory back.
     #[must_use]
     pub fn granted(&self, card: CardUuid) -> Bytes {
         let granted = self
             .grants(card)
             .filter(|(allocation, _)| allocation.suspension != SuspensionPhase::Suspended);
-        granted.map(|(_, grant)| grant.limit).sum()
+        granted.map(|(_, grant)| grant.guaranteed()).sum()
     }
 
-    /// What can still be allocated on the card.
+    /// What can still be allocated on the card. Allowances that are not used are free: they are withdrawn when somebody
+    /// needs them.
     #[must_use]
     pub fn free(&self, card: CardUuid) -> Bytes {
-        let held: Bytes = self.grants(card).map(|(_, grant)| grant.held).sum();
+        let held: Bytes = self.grants(card).map(|(_, grant)| grant.firm()).sum();
         match self.cards.get(&card) {
             Some(found) if found.health == Health::Healthy => found
                 .capacity

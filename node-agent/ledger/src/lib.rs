@@ -5,7 +5,7 @@
 //!
 //! # The invariant
 //!
-//! A grant *holds* its limit, or its use where that is higher (after a shrink, or if a process bypasses its limit).
+//! A grant *holds* its limit (an elastic one its present allowance, see `burst`), or its use where that is higher (after a shrink, or if a process bypasses its limit).
 //! An allocation is accepted only if it fits beside everything that is held and beside the memory of processes
 //! without an allocation. So the limits on a card never sum to more than its allocatable memory. The ledger cannot
 //! prevent that outside processes take memory later. Then it gives out less; it does not promise more.
@@ -14,6 +14,8 @@
 
 mod admit;
 mod allocation;
+mod burst;
+mod burst_request;
 mod card;
 mod claim_offer;
 mod estimate;
@@ -23,6 +25,7 @@ mod ids;
 mod ledger;
 mod lifecycle;
 mod offence;
+mod overcommit;
 mod reconcile;
 mod sample;
 mod slots;
@@ -36,6 +39,7 @@ pub use allocation::{
     SuspensionPhase,
 };
 
+pub use burst_request::{BurstRange, BurstRequest};
 pub use card::{Health, LedgerCard};
 pub use claim_offer::ClaimOffer;
 pub use event::{
@@ -45,6 +49,7 @@ pub use event::{
 pub use fault::XidSeverity;
 pub use ids::{AllocationId, ProcessId};
 pub use ledger::Ledger;
+pub use overcommit::OvercommitFactor;
 pub use sample::{AccountSample, CardSample, ClaimWindow, NodeSample, ProcessSample};
 pub use slots::{SlotEffect, SlotEvent, SlotId, SlotRefusal, SlotState, SlotTable};
 pub use time::EpochMillis;

@@ -149,6 +149,7 @@ impl Ledger {
         let notice = self.notice(why, id);
         self.allocations.remove(id);
         self.offences.remove(id);
+        self.unmet.retain(|(_, unmet), _| unmet != id);
         vec![
             LedgerEffect::Save,
             LedgerEffect::CloseAccount(id.clone()),

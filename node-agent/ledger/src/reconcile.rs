@@ -95,6 +95,7 @@ impl Ledger {
                 if is_whole {
                     grant.enforcement = LimitEnforcement::Whole;
                 }
+                grant.used = grant.nvml.max(view.claimed.plus(grant.overhead));
                 if grant.shrunk <= sample.generation {
                     // Programs can forge their claims. So claims keep memory held but never make an allocation hold
                     // more.
@@ -286,7 +287,12 @@ impl AccountView<'_> {
             .filter(|p| bypasses(p, exceeds_allowed))
             .map(|p| self.offence(NoticeKind::Bypassed, p));
         let bypassing: Vec<_> = bypassing.collect();
-        let exceeds = grant.nvml > grant.limit;
+        // The sample may have begun before an allowance was withdrawn, while `allowed` still has the old one.
+        let kept = match grant.burst {
+            Some(_) => grant.allowed,
+            None => grant.limit,
+        };
+        let exceeds = grant.nvml > kept;
         grant.enforcement = match () {
             () if !bypassing.is_empty() => LimitEnforcement::Bypassed,
             () if exceeds => LimitEnforcement::Overlimit,

@@ -8,6 +8,9 @@
 //! All processes of an allocation run, or all sleep. If one cannot be put to sleep, the others are woken, and the
 //! allocation keeps its memory. If one cannot be woken, the others are put to sleep again, and the memory is given back.
 //!
+//! # Decision: not yet with a limit above the guarantee
+//! Such a share has no fixed amount that a resume would have to get back. So it is refused in words.
+//!
 //! # Decision: only the programs of `apportion run`
 //! A scheduler reserves memory for its pods by their annotations and claims. It does not know that a pod sleeps, so the
 //! memory would stay reserved there and be granted here.
@@ -43,6 +46,9 @@ impl Ledger {
             SuspensionPhase::Running => {}
             SuspensionPhase::Suspending | SuspensionPhase::Suspended => return Ok(false),
             SuspensionPhase::Resuming => return Err(AllocationRefusal::InTransition(id.clone())),
+        }
+        if allocation.is_elastic() {
+            return Err(AllocationRefusal::Elastic(id.clone()));
         }
         match &allocation.state {
             AllocationPhase::Allocated(AllocationOwner::Process(_)) => {

@@ -114,7 +114,8 @@ impl Ledger {
         !allocation.grants.is_empty()
             && allocation.grants.iter().all(|grant| {
                 let card = self.card(grant.card);
-                card.is_some_and(|card| grant.limit >= card.capacity.allocatable())
+                grant.burst.is_none()
+                    && card.is_some_and(|card| grant.limit >= card.capacity.allocatable())
             })
     }
 

@@ -52,6 +52,7 @@ fn proposal(key: u8, shares: &[(u8, u64)]) -> LedgerEvent {
         key,
         name,
         asks: asks(shares),
+        ceilings: Vec::new(),
         ttl: TTL,
     })
 }

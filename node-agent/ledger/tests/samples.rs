@@ -41,6 +41,7 @@ fn allocate(
         key: name.into(),
         name: name.into(),
         asks,
+        ceilings: Vec::new(),
         ttl,
     };
     answer(ledger.apply(EpochMillis(0), LedgerEvent::Allocate(proposal)))

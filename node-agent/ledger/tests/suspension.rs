@@ -47,6 +47,7 @@ fn reserved(
     bytes: u64,
 ) -> Result<AllocationId, AllocationRefusal> {
     let proposal = PlacementProposal {
+        ceilings: Vec::new(),
         key: name.to_owned(),
         name: name.to_owned(),
         asks: vec![CardRequest {

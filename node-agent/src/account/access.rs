@@ -1,4 +1,4 @@
-//! Who may open an account's usage file, which its programs write.
+//! Who may open the files of an account that its programs write.
 //!
 //! | allocation of | owner and mode of the file |
 //! |---|---|
@@ -52,7 +52,8 @@ impl AccountAccess {
     /// Sets the access on disk.
     pub(crate) fn apply(&self, usage: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
-        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        // One of the files is a FIFO, on which opening could wait.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let file = options.read(true).custom_flags(flags).open(usage)?;
         let own = rustix::process::geteuid().as_raw();
         if file.metadata()?.uid() != own {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use apportion_abi::account::NewCard;
 use apportion_abi::{Bytes, CardUuid, ContainerRef};
 use apportion_ledger::{
     AccountSample, Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant,
@@ -13,7 +12,7 @@ use apportion_proto::v1;
 use tracing::{info, warn};
 
 use crate::account::access::AccountAccess;
-use crate::account::{self, AccountFiles, ProcessClaims};
+use crate::account::{self, AccountCard, AccountFiles, ProcessClaims};
 use crate::driver::CardReading;
 use crate::driver::reserve::ContextCost;
 use crate::processes::members::AllocationMembers;
@@ -68,12 +67,11 @@ impl AccountTable {
     pub(super) fn open(
         &mut self,
         id: &AllocationId,
-        cards: &[(NewCard, ContextCost)],
+        cards: &[AccountCard],
     ) -> Result<(), account::AccountError> {
-        let new: Vec<_> = cards.iter().map(|(card, _)| *card).collect();
-        let account = AccountFiles::open(self.folder_of(id), &new)?;
-        for (card, cost) in cards {
-            account.set_context_cost(card.uuid, *cost);
+        let account = AccountFiles::open(self.folder_of(id), cards)?;
+        for card in cards {
+            account.set_context_cost(card.new.uuid, card.cost);
         }
         self.files.insert(id.clone(), account);
         Ok(())

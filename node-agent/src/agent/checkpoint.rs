@@ -2,7 +2,8 @@
 //!
 //! The checkpoint has only the promises. The use is read again from the accounts and the driver. A checkpoint that
 //! cannot be read, or of another version, is never guessed at: it is moved aside, and living allocations are found
-//! through their accounts.
+//! through their accounts. So an agent that does not know elastic grants never gives out what their programs use: their
+//! accounts have the allowances.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use apportion_abi::Bytes;
 use apportion_ledger::{
-    Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant, ClaimOwner, EpochMillis,
-    Ledger, ProcessId, SuspensionPhase,
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, BurstRange, CardGrant, ClaimOwner,
+    EpochMillis, Ledger, ProcessId, SuspensionPhase,
 };
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +115,11 @@ enum StateRecord {
 #[serde(deny_unknown_fields)]
 struct GrantRecord {
     card: String,
+    /// What is guaranteed.
     limit_bytes: u64,
+    /// The limit of an elastic grant. Its allowance is in the account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ceiling_bytes: Option<u64>,
     /// What a resume needs, if that is more than the limit.
     #[serde(default, skip_serializing_if = "is_zero")]
     needed_bytes: u64,
@@ -237,7 +242,8 @@ fn record(allocation: &Allocation) -> AllocationRecord {
     };
     let grant = |grant: &CardGrant| GrantRecord {
         card: grant.card.to_string(),
-        limit_bytes: grant.limit.0,
+        limit_bytes: grant.guaranteed().0,
+        ceiling_bytes: grant.burst.map(|range| range.ceiling.0),
         needed_bytes: grant.needed.0,
     };
     AllocationRecord {
@@ -266,17 +272,6 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
         }
         StateRecord::Draining => AllocationPhase::Draining,
     };
-    let grant = |grant: GrantRecord| match grant.card.parse() {
-        Ok(card) => {
-            let mut restored = CardGrant::new(card, Bytes(grant.limit_bytes));
-            restored.needed = Bytes(grant.needed_bytes);
-            Ok(restored)
-        }
-        Err(_) => Err(CheckpointError::Card {
-            path: path.to_owned(),
-            text: grant.card,
-        }),
-    };
     let id = AllocationId::parse(&record.id).ok_or_else(|| CheckpointError::Id {
         path: path.to_owned(),
         text: record.id.clone(),
@@ -290,11 +285,34 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
         grants: record
             .grants
             .into_iter()
-            .map(grant)
+            .map(|record| grant(path, record))
             .collect::<Result<_, _>>()?,
         is_whole: record.whole,
         suspension: record.suspension.phase(),
     })
+}
+
+fn grant(path: &Path, record: GrantRecord) -> Result<CardGrant, CheckpointError> {
+    let card = record.card.parse().map_err(|_| CheckpointError::Card {
+        path: path.to_owned(),
+        text: record.card.clone(),
+    })?;
+    let guaranteed = Bytes(record.limit_bytes);
+    let mut restored = match record.ceiling_bytes {
+        Some(ceiling) => {
+            let ceiling = Bytes(ceiling).max(guaranteed);
+            CardGrant::elastic(
+                card,
+                BurstRange {
+                    guaranteed,
+                    ceiling,
+                },
+            )
+        }
+        None => CardGrant::new(card, guaranteed),
+    };
+    restored.needed = Bytes(record.needed_bytes);
+    Ok(restored)
 }
 
 #[cfg(test)]
@@ -325,6 +343,7 @@ mod tests {
                 key,
                 name,
                 asks,
+                ceilings: Vec::new(),
                 ttl,
             };
             let _ = ledger.apply(EpochMillis(1), LedgerEvent::Allocate(proposal));
@@ -378,6 +397,35 @@ mod tests {
             (SuspensionPhase::Running, Bytes::ZERO),
         ];
         assert_eq!(phases, expected);
+    }
+
+    #[test]
+    fn an_elastic_grant_keeps_its_guarantee_and_its_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint.json");
+        let mut ledger = ledger();
+        let share = |bytes| CardRequest {
+            card: CardUuid([3; 16]),
+            bytes: Bytes(bytes),
+        };
+        let proposal = PlacementProposal {
+            key: "d".into(),
+            name: "d".into(),
+            asks: vec![share(30)],
+            ceilings: vec![share(90)],
+            ttl: Duration::from_secs(9),
+        };
+        let _ = ledger.apply(EpochMillis(3), LedgerEvent::Allocate(proposal));
+        save(&path, &ledger, "boot").unwrap();
+        let restored = load(&path, "boot").unwrap().unwrap();
+        let grants = restored.allocations.iter().map(|of| &of.grants[0]);
+        let ranges: Vec<_> = grants
+            .map(|grant| [grant.guaranteed(), grant.limit, grant.ceiling()])
+            .collect();
+        assert_eq!(ranges[0], [20, 20, 20].map(Bytes));
+        assert_eq!(ranges[3], [30, 30, 90].map(Bytes));
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches("ceiling_bytes").count(), 1, "{text}");
     }
 
     #[test]

@@ -90,6 +90,7 @@ impl NodeAgent {
             // Events, metrics and people look for a pod.
             name: claim.pods.values().next().unwrap_or(&claim.name).clone(),
             asks,
+            ceilings: Vec::new(),
             ttl: TTL,
         };
         let reply = self.allocate(proposal);

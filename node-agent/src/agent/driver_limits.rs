@@ -184,8 +184,8 @@ impl DriverLimits {
             .map(|grant| {
                 let cost = costs.of(inventory.model(grant.card)).first;
                 let found = inventory.find(grant.card);
-                let most = found.map_or(grant.limit, |card| card.capacity.total);
-                let hard = grant.limit.plus(cost.max(LEEWAY)).rounded_up(UNIT);
+                let most = found.map_or(grant.ceiling(), |card| card.capacity.total);
+                let hard = grant.ceiling().plus(cost.max(LEEWAY)).rounded_up(UNIT);
                 (grant.card, hard.min(most.rounded_down(UNIT)))
             })
             .collect()

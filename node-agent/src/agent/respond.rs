@@ -99,7 +99,7 @@ impl NodeAgent {
             // A retry gets the existing allocation and is not counted against the quota.
             if !all.iter().any(|allocation| allocation.key == key) {
                 let quota = self.options.api.user_quota;
-                let may = tenant.may_have(&proposal.asks, &all, None, quota);
+                let may = tenant.may_have(&proposal.asks, &proposal.ceilings, &all, None, quota);
                 may.inspect_err(|_| count_refusal(&mut self.state, metrics::QUOTA))?;
             }
         }
@@ -134,7 +134,7 @@ impl NodeAgent {
         let all = self.state.ledger.allocations();
         let found = self.state.ledger.allocation(&id);
         if let Some(tenant) = found.and_then(|found| TenantUid::of(&found.key)) {
-            tenant.may_have(&asks, &all, Some(&id), self.options.api.user_quota)?;
+            tenant.may_have(&asks, &[], &all, Some(&id), self.options.api.user_quota)?;
         }
         let result = match self.state.apply(LedgerEvent::Resize {
             id: id.clone(),

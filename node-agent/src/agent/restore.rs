@@ -68,12 +68,13 @@ fn adopt(state: &mut AgentState, allocations: Vec<Allocation>) {
     for mut allocation in allocations {
         let id = allocation.id.clone();
         adopted.push(id.clone());
-        // Keep the overhead that is in the account until a sample shows a new one.
+        // Keep the overhead that is in the account until a sample shows a new one, and the allowance.
         let account = AccountFiles::adopt(state.accounts.folder_of(&id));
-        for (card, _, overhead) in account.iter().flat_map(AccountFiles::limits) {
+        for (card, limit, overhead) in account.iter().flat_map(AccountFiles::limits) {
             for grant in &mut allocation.grants {
                 if grant.card == card {
                     grant.overhead = overhead;
+                    grant.resume(limit);
                 }
             }
         }

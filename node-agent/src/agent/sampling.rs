@@ -45,6 +45,7 @@ impl AgentState {
         let sample = self.sample_of(&readings);
         self.cards.keep(readings.cards, now());
         self.apply_quietly(LedgerEvent::Sampled(sample));
+        self.answer_after_sample();
         self.keep_driver_limits();
         self.show();
         step

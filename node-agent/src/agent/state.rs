@@ -4,7 +4,7 @@
 //! cannot be created or the checkpoint cannot be written.
 
 use apportion_abi::CardUuid;
-use apportion_abi::account::NewCard;
+use apportion_abi::account::{NewBurst, NewCard};
 use apportion_exit::error_chain;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, AllocationRefusal, CardGrant,
@@ -15,6 +15,7 @@ use tonic::Status;
 use tracing::{error, warn};
 
 use super::accounts::AccountTable;
+use super::burst_listeners::BurstListeners;
 use super::cards::CardInventory;
 use super::clock::now;
 use super::context_cost::ContextCosts;
@@ -25,6 +26,7 @@ use super::lingering::LingeringProcesses;
 use super::picture::StatePicture;
 use super::publisher::StatusPublisher;
 use super::suspensions::ProcessSuspensions;
+use crate::account::AccountCard;
 use crate::driver::reserve::ContextCost;
 use crate::processes::members::AllocationMembers;
 use crate::runtime::cgroups::CgroupLookup;
@@ -38,6 +40,7 @@ pub(super) struct AgentState {
     pub(super) costs: ContextCosts,
     pub(super) accounts: AccountTable,
     pub(super) members: AllocationMembers,
+    pub(super) bursts: BurstListeners,
     pub(super) lingering: LingeringProcesses,
     pub(super) cgroups: CgroupLookup,
     pub(super) grants: ContainerGrants,
@@ -62,14 +65,30 @@ impl AgentState {
 
     /// Applies an event and performs its effects.
     pub(super) fn apply(&mut self, event: LedgerEvent) -> RequestOutcome {
+        self.make_room_for(&event);
         let before = revocable(&self.ledger, &event);
         let effects = self.ledger.apply(now(), event);
+        let has_changed = !effects.is_empty();
+        let outcome = self.perform_all(effects, before.as_ref());
+        if let (RequestOutcome::Failed(_), Some(before)) = (&outcome, before) {
+            self.ledger.revert(before);
+        }
+        if has_changed && !self.instance.is_restoring() {
+            self.show();
+        }
+        outcome
+    }
+
+    /// Performs effects in their order, but for those of a change that will be undone: one of the allocation `before`.
+    pub(super) fn perform_all(
+        &mut self,
+        effects: Vec<LedgerEffect>,
+        before: Option<&Allocation>,
+    ) -> RequestOutcome {
         let mut outcome =
             RequestOutcome::Answered(Err(AllocationRefusal::Malformed("the request is empty")));
-        let has_changed = !effects.is_empty();
         for effect in effects {
             let is_failed = matches!(outcome, RequestOutcome::Failed(_));
-            // Skip the effects of a change that will be undone.
             if is_failed && before.iter().any(|before| is_of(&effect, &before.id)) {
                 continue;
             }
@@ -91,16 +110,10 @@ impl AgentState {
                 outcome = RequestOutcome::Failed(problem);
             }
         }
-        if let (RequestOutcome::Failed(_), Some(before)) = (&outcome, before) {
-            self.ledger.revert(before);
-        }
-        if has_changed && !self.instance.is_restoring() {
-            self.show();
-        }
         outcome
     }
 
-    fn perform(&mut self, effect: LedgerEffect) {
+    pub(super) fn perform(&mut self, effect: LedgerEffect) {
         match effect {
             LedgerEffect::SetLimit { id, card, limit } => {
                 self.accounts.set_limit(&id, card, limit);
@@ -139,22 +152,28 @@ impl AgentState {
         let is_suspended = allocation.suspension != SuspensionPhase::Running;
         self.accounts.set_suspended(id, is_suspended);
         self.give_account(id);
+        self.listen_for_bursts(id);
         Ok(())
     }
 
-    fn new_card(&self, grant: &CardGrant) -> (NewCard, ContextCost) {
+    fn new_card(&self, grant: &CardGrant) -> AccountCard {
         let found = self.cards.find(grant.card);
         let cost = self.context_cost(grant.card);
-        let card = NewCard {
+        let new = NewCard {
             uuid: grant.card,
             total: found.map_or(grant.limit, |card| card.capacity.total),
             limit: grant.limit,
             context_reserve: cost.first,
         };
-        (card, cost)
+        let burst = grant.burst.map_or(NewBurst::default(), |range| NewBurst {
+            guaranteed: range.guaranteed,
+            ceiling: range.ceiling,
+        });
+        AccountCard { new, cost, burst }
     }
 
     fn close_account(&mut self, id: &AllocationId) {
+        self.bursts.forget(id);
         self.accounts.close(id);
         // A `Gone` event is never refused.
         let _ = self.apply_slots(SlotEvent::Gone(id.clone()));

@@ -128,7 +128,7 @@ impl NodeAgent {
         };
         let all = self.state.ledger.allocations();
         let quota = self.options.api.user_quota;
-        tenant.may_have(&found.needs(), &all, Some(id), quota)
+        tenant.may_have(&found.needs(), &[], &all, Some(id), quota)
     }
 
     /// Goes on with what waits for a child that was at work, or for the next try.

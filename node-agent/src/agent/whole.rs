@@ -166,6 +166,7 @@ fn proposal(
                     .map_or(Bytes::ZERO, |of| of.capacity.allocatable()),
             })
             .collect(),
+        ceilings: Vec::new(),
         ttl,
     }
 }

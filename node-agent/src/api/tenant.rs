@@ -3,8 +3,10 @@
 //! The kernel identifies the caller. The key of an allocation names its owner: the agent prefixes the user's key
 //! with the uid. So no user can name an allocation of another one, and the owner is in the checkpoint.
 
-use apportion_abi::{Bytes, CardRequest, ContainerRef};
-use apportion_ledger::{Allocation, AllocationId, AllocationOwner, PlacementProposal};
+use apportion_abi::{Bytes, CardRequest, CardUuid, ContainerRef};
+use apportion_ledger::{
+    Allocation, AllocationId, AllocationOwner, PlacementProposal, SuspensionPhase,
+};
 use tonic::Status;
 
 use crate::processes::procfs;
@@ -67,10 +69,11 @@ impl TenantUid {
         })
     }
 
-    /// Whether the request is within the user's quota. It replaces what the allocation `instead` has.
+    /// Whether the request is within the user's quota, with all that programs may burst to. It replaces what the allocation `instead` has.
     pub(crate) fn may_have(
         self,
         asks: &[CardRequest],
+        ceilings: &[CardRequest],
         allocations: &[&Allocation],
         instead: Option<&AllocationId>,
         quota: Option<Bytes>,
@@ -84,9 +87,8 @@ impl TenantUid {
             let why = format!("user {user} has {MOST} allocations, which is the most");
             return Err(Status::resource_exhausted(why));
         }
-        for CardRequest { card, bytes } in asks {
-            let held = own.iter().filter_map(|of| of.grant(*card));
-            let held: Bytes = held.map(|grant| grant.held).sum();
+        for CardRequest { card, bytes } in asks.iter().chain(ceilings) {
+            let held: Bytes = own.iter().map(|of| counted(of, *card)).sum();
             if let Some(quota) = quota.filter(|quota| held.plus(*bytes) > *quota) {
                 return Err(Status::resource_exhausted(format!(
                     "user {user} asked {bytes} on {card} and holds {held}; the quota of a user is {quota} of each GPU"
@@ -94,6 +96,20 @@ impl TenantUid {
             }
         }
         Ok(())
+    }
+}
+
+/// What an allocation has of a user's quota on a card: all that its programs may burst to, or what is left on the card
+/// while they are suspended.
+fn counted(allocation: &Allocation, card: CardUuid) -> Bytes {
+    let Some(grant) = allocation.grant(card) else {
+        return Bytes::ZERO;
+    };
+    match allocation.suspension {
+        SuspensionPhase::Suspended => grant.held,
+        SuspensionPhase::Running | SuspensionPhase::Suspending | SuspensionPhase::Resuming => {
+            grant.held.max(grant.ceiling())
+        }
     }
 }
 
@@ -107,6 +123,7 @@ mod tests {
             key: key.into(),
             name: name.into(),
             asks: Vec::new(),
+            ceilings: Vec::new(),
             ttl: std::time::Duration::ZERO,
         };
         let made = TenantUid(1000)

@@ -46,12 +46,13 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
         key,
         name,
         asks: asks(&shares)?,
+        ceilings: ceilings(&shares)?,
         ttl,
     })
 }
 
 /// The requested shares, rounded down to whole units of 2 MiB.
-pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
+fn asks(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
     shares
         .iter()
         .map(|share| match share.card.parse() {
@@ -65,6 +66,26 @@ pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
             ))),
         })
         .collect()
+}
+
+/// The limits that are above what is asked for, rounded as [`asks`] are.
+fn ceilings(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
+    let named = shares.iter().filter(|share| share.limit_bytes > 0);
+    let limits = named.map(|share| v1::Share {
+        bytes: share.limit_bytes,
+        ..share.clone()
+    });
+    asks(&limits.collect::<Vec<_>>())
+}
+
+/// The new sizes of a resize request.
+pub(crate) fn new_sizes(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
+    if shares.iter().any(|share| share.limit_bytes > 0) {
+        let why =
+            "a resize changes the whole share; it cannot set a limit above what is guaranteed";
+        return Err(Status::invalid_argument(why));
+    }
+    asks(shares)
 }
 
 /// The owner that a commit names. `caller` is the caller's pid from the kernel. A caller on another machine can name
@@ -96,7 +117,9 @@ pub(crate) fn owner(
 pub(crate) fn status(refusal: &AllocationRefusal) -> Status {
     let text = refusal.to_string();
     match refusal {
-        AllocationRefusal::Malformed(_) => Status::invalid_argument(text),
+        AllocationRefusal::Malformed(_)
+        | AllocationRefusal::LimitBelowRequest { .. }
+        | AllocationRefusal::LimitAboveCard { .. } => Status::invalid_argument(text),
         AllocationRefusal::UnknownCard(_)
         | AllocationRefusal::UnknownAllocation(_)
         | AllocationRefusal::NotGranted { .. } => Status::not_found(text),
@@ -110,7 +133,16 @@ pub(crate) fn status(refusal: &AllocationRefusal) -> Status {
         | AllocationRefusal::Uncommitted(_)
         | AllocationRefusal::Suspended(_)
         | AllocationRefusal::InTransition(_)
+        | AllocationRefusal::Elastic(_)
+        | AllocationRefusal::Overcommitted { .. }
         | AllocationRefusal::Whole(_) => Status::failed_precondition(text),
+    }
+}
+
+fn held(holder: &apportion_abi::Holder) -> v1::Held {
+    v1::Held {
+        name: holder.name.clone(),
+        bytes: holder.bytes.0,
     }
 }
 
@@ -121,15 +153,9 @@ pub(crate) fn shortfall(shortfall: &Shortfall) -> v1::Shortfall {
         free_bytes: shortfall.free.0,
         allocatable_bytes: shortfall.allocatable.0,
         unmanaged_bytes: shortfall.unmanaged.0,
-        holders: shortfall
-            .holders
-            .iter()
-            .map(|holder| v1::Held {
-                name: holder.name.clone(),
-                bytes: holder.bytes.0,
-            })
-            .collect(),
+        holders: shortfall.holders.iter().map(held).collect(),
         waiting_helps: shortfall.waiting_helps(),
+        bursts: shortfall.bursts.iter().map(held).collect(),
         sentence: shortfall.to_string(),
     }
 }

@@ -56,6 +56,7 @@ impl LocalFit {
             key: holder.pod.clone(),
             name: facts.name.clone(),
             asks,
+            ceilings: Vec::new(),
             ttl: TTL,
         };
         let reply = self

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, paths};
-use apportion_ledger::OffenderPolicy;
+use apportion_ledger::{OffenderPolicy, OvercommitFactor};
 use clap::{Args, ValueEnum};
 
 use crate::driver::Sizes;
@@ -40,6 +40,15 @@ pub(crate) struct CardOptions {
     #[arg(long, env = "APPORTION_CARD_MEMORY", value_name = "MODEL_OR_UUID=MIB", value_delimiter = ',',
         value_parser = card_memory)]
     card_memory: Vec<CardMemory>,
+
+    /// How many times the memory of a GPU the limits on it may add up to, 1 to 100; what is guaranteed never exceeds it
+    #[arg(
+        long,
+        env = "APPORTION_GPU_MEMORY_OVERCOMMIT",
+        value_name = "FACTOR",
+        default_value = "4"
+    )]
+    pub(crate) gpu_memory_overcommit: OvercommitFactor,
 
     /// Whether the driver keeps a memory limit of its own for each container with a share, behind the library: auto
     /// (where driver 615 or newer and the control groups allow it) or off

@@ -11,6 +11,7 @@ use apportion_ledger::{
     Allocation, AllocationPhase, CardGrant, Ledger, NoticeKind, ProcessId, XidSeverity,
 };
 use apportion_proto::v1;
+use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::{broadcast, watch};
 
 use crate::account::AccountFiles;
@@ -79,6 +80,8 @@ pub(crate) struct AgentStats {
     /// The number of slots in each state; empty without a kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
     pub(crate) driver_limits: DriverLimitCounts,
+    /// How long answers to programs that ask for a larger allowance took, in seconds, by result.
+    pub(crate) burst_answers: BTreeMap<&'static str, Histogram>,
     /// The NRI plugin's counts; `None` without the plugin.
     pub(crate) nri: Option<nri_plugin::NriStats>,
 }
@@ -166,6 +169,8 @@ fn grant(grant: &CardGrant, account: Option<&AccountFiles>) -> v1::Grant {
     v1::Grant {
         card: grant.card.to_string(),
         limit_bytes: grant.limit.0,
+        guaranteed_bytes: grant.guaranteed().0,
+        ceiling_bytes: grant.ceiling().0,
         used_bytes: used.claimed.plus(grant.overhead).0,
         claimed_bytes: used.claimed.0,
         overhead_bytes: grant.overhead.0,

@@ -75,6 +75,7 @@ async fn a_resize_that_cannot_be_written_down_is_not_made() {
             shares: vec![Share {
                 card: allocation.grants[0].card.clone(),
                 bytes: mib * MIB,
+                limit_bytes: 0,
             }],
         };
         let blocked = BlockedCheckpoint::new(&host);
@@ -91,6 +92,7 @@ async fn a_resize_that_cannot_be_written_down_is_not_made() {
         shares: vec![Share {
             card: allocation.grants[0].card.clone(),
             bytes: 6000 * MIB,
+            limit_bytes: 0,
         }],
     };
     let reply = client.resize(request).await.unwrap().into_inner();

@@ -303,6 +303,7 @@ pub(crate) async fn wish(client: &mut AgentClient, name: &str, mib: u64) -> Allo
         shares: vec![Share {
             card,
             bytes: mib * MIB,
+            limit_bytes: 0,
         }],
         ttl_ms: 0,
     }

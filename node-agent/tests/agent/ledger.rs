@@ -226,6 +226,7 @@ async fn limits_grow_where_there_is_room_and_always_shrink() {
         let shares = vec![Share {
             card: uuid.clone(),
             bytes,
+            limit_bytes: 0,
         }];
         let request = ResizeRequest {
             id: id.clone(),

@@ -219,6 +219,7 @@ async fn users_share_one_agent_and_change_only_what_is_theirs() {
         let share = Share {
             card: first.shares[0].card.clone(),
             bytes: mib * MIB,
+            limit_bytes: 0,
         };
         let (id, shares) = (id.to_owned(), vec![share]);
         let resize = ResizeRequest { id, shares };

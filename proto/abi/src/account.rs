@@ -1,4 +1,4 @@
-//! The account: two files through which the agent and one limited container (or program) communicate.
+//! The account: files through which the agent and one limited container (or program) communicate.
 //!
 //! The agent writes `limits`, and the program maps it read-only. The program writes `usage`, and the agent reads it.
 //! Both are fixed layouts of atomics (`layout`). So either side can be killed at any instruction without leaving a
@@ -19,9 +19,14 @@
 //! that several processes hold counts once (`shares`). `overhead` is what the driver uses beyond that, as measured by
 //! the agent.
 //!
+//! An elastic share has a third file, `burst`, in which programs ask for a larger allowance. No charge reads it before it
+//! is refused.
+//!
 //! The code that charges is not generic, and runs unchanged under `loom` (`--cfg loom`, see `tests/loom.rs`).
 
 mod api;
+#[cfg(not(loom))]
+mod burst;
 #[cfg(not(loom))]
 mod guard;
 mod layout;
@@ -35,6 +40,8 @@ mod slot;
 mod usage;
 
 pub use api::ApiFamily;
+#[cfg(not(loom))]
+pub use burst::{BurstMap, BurstTicket, CardBurst, NewBurst};
 pub use layout::{CardLimit, CardUse, LAYOUT_VERSION, MAX_CARDS, SLOTS, SlotCard, SlotHead};
 pub use limits::LimitSnapshot;
 #[cfg(not(loom))]

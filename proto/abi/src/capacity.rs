@@ -59,6 +59,9 @@ pub struct Shortfall {
     pub unmanaged: Bytes,
     /// The holders of the rest, largest share first.
     pub holders: Vec<Holder>,
+    /// Holders that use more than what is guaranteed to them, and how much more, largest first. It is part of what they
+    /// hold.
+    pub bursts: Vec<Holder>,
 }
 
 impl Shortfall {
@@ -103,10 +106,33 @@ impl fmt::Display for Shortfall {
             )?;
         }
         f.write_str(")")?;
+        write!(f, "{}", BurstHolders(&self.bursts))?;
         if !self.waiting_helps() {
             f.write_str("; the GPU is too small, waiting does not help")?;
         }
         Ok(())
+    }
+}
+
+/// Who uses how much above its guarantee, as the end of a refusal. Nothing if nobody does.
+#[derive(Clone, Copy, Debug)]
+pub struct BurstHolders<'a>(pub &'a [Holder]);
+
+impl fmt::Display for BurstHolders<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sum: Bytes = self.0.iter().map(|burst| burst.bytes).sum();
+        if sum == Bytes::ZERO {
+            return Ok(());
+        }
+        write!(f, "; {sum} of it used above guarantees, ")?;
+        for (place, burst) in self.0.iter().take(NAMED).enumerate() {
+            let lead = if place == 0 { "by " } else { ", " };
+            write!(f, "{lead}{} with {}", burst.name, burst.bytes)?;
+        }
+        match self.0.len().checked_sub(NAMED) {
+            Some(more @ 1..) => write!(f, ", and {more} more"),
+            Some(0) | None => Ok(()),
+        }
     }
 }
 
@@ -137,6 +163,7 @@ pub fn fits(
         allocatable,
         unmanaged,
         holders,
+        bursts: Vec::new(),
     })
 }
 
@@ -184,6 +211,23 @@ mod tests {
             shortfall.to_string(),
             "asked for 200 MiB on GPU-07070707-0707-0707-0707-070707070707; 90 MiB free (of 900 MiB; held by train with 630 MiB, build with 180 MiB)"
         );
+    }
+
+    #[test]
+    fn a_refusal_says_who_uses_more_than_its_guarantee() {
+        let shortfall = fits(
+            CAPACITY,
+            &holders(&[("a", 500), ("b", 390)]),
+            Bytes::ZERO,
+            ask(20),
+        );
+        let shortfall = Shortfall {
+            bursts: holders(&[("a", 200), ("b", 90)]),
+            ..shortfall.unwrap_err()
+        };
+        let text = shortfall.to_string();
+        let end = "; 290 MiB of it used above guarantees, by a with 200 MiB, b with 90 MiB";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]

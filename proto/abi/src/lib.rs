@@ -19,7 +19,7 @@ pub mod units;
 pub mod uuid;
 pub mod workload;
 
-pub use capacity::{CardCapacity, CardRequest, Holder, Shortfall, fits};
+pub use capacity::{BurstHolders, CardCapacity, CardRequest, Holder, Shortfall, fits};
 pub use escape::EscapedText;
 pub use request::{GpuFraction, GpuRequest, RequestError, SHARE_UNIT, Share, whole_units};
 pub use units::Bytes;

@@ -13,6 +13,14 @@ pub const ENV_LIB_DIR: &str = "APPORTION_LIB_DIR";
 /// The socket of the simulated driver's daemon.
 pub const ENV_SIM_SOCKET: &str = "APPORTION_SIM_SOCKET";
 
+/// What a program whose limit is above its guarantee sees as the size of its GPU: [`INFO_GUARANTEED`] or
+/// [`INFO_REACHABLE`].
+pub const ENV_MEMORY_INFO: &str = "APPORTION_GPU_MEMORY_INFO";
+/// Programs see what is guaranteed.
+pub const INFO_GUARANTEED: &str = "guaranteed";
+/// Programs see what they could have now.
+pub const INFO_REACHABLE: &str = "reachable";
+
 /// A variable that users may set, its meaning, and its default.
 pub type Variable = (&'static str, &'static str, &'static str);
 
@@ -37,6 +45,12 @@ pub const VARIABLES: &[Variable] = &[
         ENV_ACCOUNT,
         "folder of the account of a limited program; `apportion run` sets it",
         "",
+    ),
+    (
+        ENV_MEMORY_INFO,
+        "what a program whose limit is above its guarantee sees as the size of its GPU: `guaranteed`, or `reachable`, \
+         which is what it could have now; `apportion run --gpu-memory-info` sets it",
+        "`reachable`",
     ),
 ];
 
@@ -79,6 +93,11 @@ pub const SIM_SOCKET: &str = "driver.sock";
 pub const LIMITS_FILE: &str = "limits";
 /// Usage, written by the program, read by the agent.
 pub const USAGE_FILE: &str = "usage";
+
+/// Requests for more than the present allowance: in the account of an elastic share only, written by both.
+pub const BURST_FILE: &str = "burst";
+/// The FIFO through which a program wakes the agent after it has written such a request.
+pub const WAKE_FIFO: &str = "wake";
 
 /// The preload library, in the library folder.
 pub const PRELOAD_LIBRARY: &str = "libapportion_cuda.so";

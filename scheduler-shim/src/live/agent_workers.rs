@@ -447,6 +447,7 @@ fn wire_shares(shares: &[CardShare]) -> Vec<v1::Share> {
     let share = |share: &CardShare| v1::Share {
         card: share.card.clone(),
         bytes: share.bytes.0,
+        limit_bytes: 0,
     };
     shares.iter().map(share).collect()
 }

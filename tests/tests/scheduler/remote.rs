@@ -290,6 +290,7 @@ fn allocation(cluster: &Cluster, node: &str, key: &str) -> v1::AllocateRequest {
         shares: vec![v1::Share {
             card: cluster.cards(node).remove(0),
             bytes: 100 * MIB,
+            limit_bytes: 0,
         }],
         ttl_ms: 0,
     }

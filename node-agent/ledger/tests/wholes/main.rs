@@ -77,6 +77,7 @@ impl WholeCardNode {
                     bytes: Bytes(bytes),
                 })
                 .collect(),
+            ceilings: Vec::new(),
             ttl: TTL,
         };
         self.apply(LedgerEvent::Allocate(proposal)).ok()

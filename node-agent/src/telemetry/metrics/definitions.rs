@@ -182,6 +182,8 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Labels(&["action", "result"], suspensions);
     Histogram "apportion_suspension_duration_seconds" "Time that it took to put programs to sleep or to wake them, by action"
         SeriesSource::Spread("action", |f| &f.view.counts.suspensions.durations);
+    Histogram "apportion_burst_answer_duration_seconds" "Time to answer a program that asks for a larger allowance, by result"
+        SeriesSource::Spread("result", |f| &f.view.counts.burst_answers);
     Counter "apportion_series_dropped_total" "Series left out of scrapes because there were too many"
         SeriesSource::Node(|f| number(f.dropped));
     Counter "apportion_connections_dropped_total" "Connections dropped because the listener had too many"
@@ -201,7 +203,7 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Card(|c| some(c.reserved_bytes));
     Gauge "apportion_gpu_memory_allocatable_bytes" "Memory that can be granted: total less reserved"
         SeriesSource::Card(|c| some(c.allocatable_bytes));
-    Gauge "apportion_gpu_memory_granted_bytes" "Sum of the limits on the GPU"
+    Gauge "apportion_gpu_memory_granted_bytes" "Sum of what is guaranteed on the GPU"
         SeriesSource::Card(|c| some(c.granted_bytes));
     Gauge "apportion_gpu_memory_free_bytes" "Memory that can still be granted" SeriesSource::Card(|c| some(c.free_bytes));
     Gauge "apportion_gpu_memory_used_bytes" "Memory in use, by NVML" SeriesSource::Card(|c| some(c.used_bytes));
@@ -221,6 +223,10 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Labels(&["namespace", "pod", "container"], suspended);
     Gauge "apportion_container_memory_limit_bytes" "Memory limit of all its processes together"
         SeriesSource::Share(|s| some(s.limit));
+    Gauge "apportion_container_memory_guaranteed_bytes" "Memory that is always there for its processes"
+        SeriesSource::Share(|s| some(s.guaranteed));
+    Gauge "apportion_container_memory_allowance_bytes" "Memory that its processes may use now: from what is guaranteed up to the limit"
+        SeriesSource::Share(|s| some(s.allowance));
     Gauge "apportion_container_memory_used_bytes" "Memory in use, by source"
         SeriesSource::ShareBy("source", |s| vec![("account", number(s.used)), ("nvml", number(s.nvml))]);
     Gauge "apportion_container_memory_peak_bytes" "Highest memory use so far" SeriesSource::Share(|s| some(s.peak));

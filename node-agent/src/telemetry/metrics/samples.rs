@@ -69,6 +69,10 @@ pub(crate) fn reason(refusal: &AllocationRefusal) -> &'static str {
         AllocationRefusal::Uncommitted(_) => "uncommitted",
         AllocationRefusal::Suspended(_) => "suspended",
         AllocationRefusal::InTransition(_) => "in_transition",
+        AllocationRefusal::Elastic(_) => "elastic",
+        AllocationRefusal::LimitBelowRequest { .. } => "limit_below_request",
+        AllocationRefusal::LimitAboveCard { .. } => "limit_above_card",
+        AllocationRefusal::Overcommitted { .. } => "overcommitted",
     }
 }
 

@@ -40,7 +40,11 @@ pub(super) struct ShareLabels {
 /// The values of a share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShareMetrics {
+    /// The limit as it was asked for.
     pub(super) limit: u64,
+    pub(super) guaranteed: u64,
+    /// What may be used now.
+    pub(super) allowance: u64,
     pub(super) used: u64,
     /// What of it is on the card: all, or for a suspended share what NVML says.
     pub(super) resident: u64,
@@ -132,7 +136,9 @@ fn utilisation(card: &str, allocation: &v1::Allocation) -> Option<u32> {
 
 impl ShareMetrics {
     fn add(&mut self, grant: &v1::Grant, utilisation: Option<u32>) {
-        self.limit += grant.limit_bytes;
+        self.limit += grant.ceiling_bytes;
+        self.guaranteed += grant.guaranteed_bytes;
+        self.allowance += grant.limit_bytes;
         self.used += grant.used_bytes;
         self.nvml += grant.nvml_bytes;
         self.peak += grant.peak_bytes;

@@ -15,6 +15,8 @@ fn allocation(name: &str, id: &str, limit: u64) -> v1::Allocation {
         grants: vec![v1::Grant {
             card: CARD.to_owned(),
             limit_bytes: limit,
+            guaranteed_bytes: limit,
+            ceiling_bytes: limit,
             used_bytes: limit / 2,
             ..v1::Grant::default()
         }],
@@ -75,6 +77,26 @@ fn the_charges_of_a_suspended_share_explain_no_memory_of_the_card() {
     let suspended =
         "apportion_container_suspended{namespace=\"\",pod=\"\",container=\"sleeper/1\"}";
     assert_eq!(value(&text, suspended), Some("1.0"), "{text}");
+}
+
+#[test]
+fn an_elastic_share_shows_its_guarantee_its_limit_and_what_it_may_use_now() {
+    let mut elastic = allocation("serve", "a-1", 60);
+    elastic.grants[0].guaranteed_bytes = 20;
+    elastic.grants[0].ceiling_bytes = 90;
+    let text = text(vec![elastic]);
+    for (part, bytes) in [
+        ("guaranteed", "20.0"),
+        ("allowance", "60.0"),
+        ("limit", "90.0"),
+    ] {
+        let name = format!("apportion_container_memory_{part}_bytes{{");
+        let line = text.lines().find(|line| line.starts_with(&name));
+        assert!(
+            line.is_some_and(|line| line.ends_with(bytes)),
+            "{part}: {text}"
+        );
+    }
 }
 
 #[test]

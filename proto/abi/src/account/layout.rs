@@ -5,7 +5,7 @@
 //!
 //! # Decision: one version so far
 //! A word that was always zero can get a meaning without a new version, if zero means the old behaviour.
-//! `further_reserve`, `denied_by`, `modules`, `suspended` and the words of shares did so. Thus agents and libraries of different
+//! `further_reserve`, `denied_by`, `modules`, `suspended`, `has_burst` and the words of shares did so. Thus agents and libraries of different
 //! releases understand each other. A new version is for changes that cannot be made that way. An agent that meets a
 //! version which it cannot read reports it and leaves the account to its programs, which keep their limits. Accounts
 //! of version 1 are recorded in `tests/files` and stay readable for ever.
@@ -29,6 +29,9 @@ pub const SLOTS: usize = 3;
 /// First word of a `limits` file.
 #[cfg(not(loom))]
 pub(super) const LIMITS_MAGIC: u64 = u64::from_be_bytes(*b"APPLIMIT");
+/// First word of a `burst` file.
+#[cfg(not(loom))]
+pub(super) const BURST_MAGIC: u64 = u64::from_be_bytes(*b"APPBURST");
 /// First word of a `usage` file.
 #[cfg(not(loom))]
 pub(super) const USAGE_MAGIC: u64 = u64::from_be_bytes(*b"APPUSAGE");
@@ -49,7 +52,9 @@ pub(super) struct AccountHeader {
     pub(super) suspended: AtomicU64,
     /// Zeroes. They have a name so that they are written: otherwise every program with a limit could read what the
     /// writer's stack held there.
-    pub(super) unused: [u64; 4],
+    pub(super) unused: [u64; 3],
+    /// Of a `limits` file: whether the account has a `burst` file, 1 or 0.
+    pub(super) has_burst: u64,
 }
 
 /// One card of a `limits` file.

@@ -64,7 +64,24 @@ impl LimitsMap {
     /// # Errors
     /// A system call failed, or there are no cards or more than [`MAX_CARDS`](super::MAX_CARDS).
     pub fn create(path: &CStr, cards: &[NewCard]) -> Result<Self, AccountOpenError> {
+        Self::create_with(path, cards, false)
+    }
+
+    /// Like [`LimitsMap::create`], for an account that has a `burst` file.
+    ///
+    /// # Errors
+    /// As [`LimitsMap::create`].
+    pub fn create_elastic(path: &CStr, cards: &[NewCard]) -> Result<Self, AccountOpenError> {
+        Self::create_with(path, cards, true)
+    }
+
+    fn create_with(
+        path: &CStr,
+        cards: &[NewCard],
+        has_burst: bool,
+    ) -> Result<Self, AccountOpenError> {
         let mapping = FileMapping::create(path, LIMITS_MAGIC, cards.len(), 0o644)?;
+        mapping.set_has_burst(has_burst);
         for (place, card) in cards.iter().enumerate() {
             let offset = size_of::<AccountHeader>() + place * size_of::<CardLimit>();
             let card = CardLimit::new(card.uuid, card.total, card.limit, card.context_reserve);
@@ -84,6 +101,12 @@ impl LimitsMap {
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.mapping.is_damaged()
+    }
+
+    /// Whether the account has a `burst` file.
+    #[must_use]
+    pub fn has_burst(&self) -> bool {
+        self.mapping.header().has_burst != 0
     }
 
     /// The cards, in the account's order.

@@ -5,10 +5,11 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::slice;
 
+use super::burst::CardBurst;
 use super::guard::MappingGuard;
 use super::layout::{
-    AccountHeader, AtomicU64, CardLimit, CardUse, LAYOUT_VERSION, LIMITS_MAGIC, MAX_CARDS, SLOTS,
-    SlotCard, SlotHead,
+    AccountHeader, AtomicU64, BURST_MAGIC, CardLimit, CardUse, LAYOUT_VERSION, LIMITS_MAGIC,
+    MAX_CARDS, SLOTS, SlotCard, SlotHead,
 };
 
 /// Why an account file could not be opened or created.
@@ -185,6 +186,10 @@ impl FileMapping {
         Ok(())
     }
 
+    pub(super) const fn size(&self) -> usize {
+        self.size
+    }
+
     pub(super) fn is_damaged(&self) -> bool {
         self.guard.as_ref().is_some_and(MappingGuard::is_damaged)
     }
@@ -222,11 +227,21 @@ impl FileMapping {
             cards: cards as u32,
             size: size as u64,
             suspended: AtomicU64::new(0),
-            unused: [0; 4],
+            unused: [0; 3],
+            has_burst: 0,
         };
         // SAFETY: the mapping is writable, larger than a header and page-aligned; nobody else has it.
         unsafe { mapping.start.cast::<AccountHeader>().write(header) };
         Ok(mapping)
+    }
+
+    /// Says in the header of a new `limits` file whether the account has a `burst` file.
+    pub(super) fn set_has_burst(&self, has_burst: bool) {
+        let header = self.start.cast::<AccountHeader>().as_ptr();
+        // SAFETY: the mapping is at least a header long and aligned as one.
+        let word = unsafe { &raw mut (*header).has_burst };
+        // SAFETY: the mapping is writable, and nobody else has it before it is published.
+        unsafe { word.write(u64::from(has_burst)) };
     }
 
     /// Makes the file valid. Until now its magic was zero, so no reader accepted it.
@@ -258,10 +273,10 @@ impl FileMapping {
 
 const fn size_for(magic: u64, cards: usize) -> usize {
     let header = size_of::<AccountHeader>();
-    if magic == LIMITS_MAGIC {
-        header + cards * size_of::<CardLimit>()
-    } else {
-        slots_at(cards) + SLOTS * (size_of::<SlotHead>() + cards * size_of::<SlotCard>())
+    match magic {
+        LIMITS_MAGIC => header + cards * size_of::<CardLimit>(),
+        BURST_MAGIC => header + cards * size_of::<CardBurst>(),
+        _ => slots_at(cards) + SLOTS * (size_of::<SlotHead>() + cards * size_of::<SlotCard>()),
     }
 }
 

@@ -154,7 +154,11 @@ impl Node {
         let request = AllocateRequest {
             idempotency_key: uid.to_owned(),
             name: format!("team/{uid}"),
-            shares: vec![Share { card, bytes }],
+            shares: vec![Share {
+                card,
+                bytes,
+                limit_bytes: 0,
+            }],
             ttl_ms: 60_000,
         };
         let reply = self

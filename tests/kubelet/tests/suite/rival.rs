@@ -13,6 +13,7 @@ async fn ask(node: &Node, card: &str, key: &str) -> Result<(), tonic::Status> {
     let share = Share {
         card: card.to_owned(),
         bytes: 2 * MIB,
+        limit_bytes: 0,
     };
     let request = AllocateRequest {
         idempotency_key: key.to_owned(),
@@ -159,6 +160,7 @@ async fn what_another_plugin_gave_a_pod_is_nobody_elses_as_long_as_the_pod_is_th
             shares: vec![Share {
                 card: card.to_owned(),
                 bytes: 2 * MIB,
+                limit_bytes: 0,
             }],
             ttl_ms: 60_000,
         };

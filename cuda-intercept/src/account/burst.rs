@@ -1,0 +1,125 @@
+//! Asks the agent for a larger allowance when a charge of an elastic share does not fit.
+//!
+//! Nothing here runs before a charge was refused, and nothing in a share whose limit is its guarantee. A program that
+//! asks holds no lock of this library, uses no memory of the heap, and waits with a futex, for a bounded time. If
+//! there is no answer, no agent runs, or it does not answer this account. Then the program is refused as on a full card,
+//! and asks again after [`SILENCE`] at the earliest. A signal ends no wait; a fork ends it in the child as everything
+//! else: the child has only the calling thread, which does not wait.
+
+use core::ffi::CStr;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use apportion_abi::account::{AccountOpenError, BurstMap, BurstTicket, CardBurst, LimitsMap};
+use apportion_abi::{Bytes, paths};
+
+use super::liveness::DescriptorGuard;
+use super::open_retry::is_absence;
+use super::path::{PathBuffer, environment};
+use super::throttle;
+
+/// For how many milliseconds nobody asks after there was no answer.
+const SILENCE: u64 = 1000;
+/// The `burst` file of the account, and its FIFO.
+#[derive(Debug)]
+pub(super) struct BurstRequests {
+    map: BurstMap,
+    /// The path of the FIFO.
+    wake: PathBuffer,
+    /// Whether memory queries show what is guaranteed, instead of what could be had.
+    pub(super) shows_guarantee: bool,
+    /// Until when nobody asks, by the coarse clock.
+    /// Written by: a charge that got no answer. Read by: charges that were refused. Relaxed: it hands nothing over.
+    silent_until: AtomicU64,
+}
+
+impl BurstRequests {
+    /// `None` for a share that is not elastic, and in a container that does not have the file: it keeps the allowance
+    /// that it has.
+    pub(super) fn open(
+        folder: &[u8],
+        limits: &LimitsMap,
+    ) -> Result<Option<Self>, AccountOpenError> {
+        if !limits.has_burst() {
+            return Ok(None);
+        }
+        let mut wake = PathBuffer::default();
+        let path = wake.join(folder, paths::BURST_FILE);
+        let map = match BurstMap::open(path.ok_or(AccountOpenError::NotAnAccount)?) {
+            Err(problem) if is_absence(problem) => return Ok(None),
+            map => map?,
+        };
+        if !map.fits(limits) {
+            return Err(AccountOpenError::NotAnAccount);
+        }
+        let mut wake = PathBuffer::default();
+        wake.join(folder, paths::WAKE_FIFO);
+        let shown = environment(paths::ENV_MEMORY_INFO);
+        Ok(Some(Self {
+            map,
+            wake,
+            shows_guarantee: shown == Some(paths::INFO_GUARANTEED.as_bytes()),
+            silent_until: AtomicU64::new(0),
+        }))
+    }
+
+    /// The card's words, if its limit is above its guarantee.
+    pub(super) fn card(&self, card: usize) -> Option<(&CardBurst, Bytes)> {
+        let words = self.map.cards().get(card)?;
+        Some((words, words.guaranteed()?))
+    }
+
+    /// Asks for an allowance, and waits for the answer. Returns whether there was one.
+    pub(super) fn ask(&self, words: &CardBurst, wanted: Bytes, deadline: u64) -> bool {
+        let ticket = words.ask(wanted);
+        if let Some(path) = self.wake.get() {
+            wake(path);
+        }
+        let is_answered = wait(words, ticket, deadline);
+        if !is_answered {
+            let until = throttle::now().saturating_add(SILENCE);
+            self.silent_until.store(until, Relaxed);
+        }
+        is_answered
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        throttle::now() < self.silent_until.load(Relaxed)
+    }
+}
+
+/// Wakes the agent. The FIFO is opened for both directions: then opening waits for nobody, and writing raises no signal
+/// when no agent has it open. If it is full, the agent has been woken already.
+fn wake(path: &CStr) {
+    let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    if let Some(fifo) = DescriptorGuard::open_with(path, flags) {
+        fifo.write_byte();
+    }
+}
+
+/// Waits for an answer until the deadline. Returns whether there was one.
+fn wait(words: &CardBurst, ticket: BurstTicket, deadline: u64) -> bool {
+    loop {
+        if words.is_answered(ticket) {
+            return true;
+        }
+        let left = deadline.saturating_sub(nanoseconds());
+        if left == 0 {
+            return false;
+        }
+        words.wait(ticket, libc::c_long::try_from(left).unwrap_or(0));
+    }
+}
+
+/// Nanoseconds since the system started.
+pub(super) fn nanoseconds() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the place is a time.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let rest = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}

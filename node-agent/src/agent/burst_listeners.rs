@@ -1,0 +1,132 @@
+//! Hears the programs that ask for more.
+//!
+//! A program wakes the agent through the FIFO of its account. A task for each FIFO empties it and tells the agent's loop
+//! which account to look at. It lets at most [`WAKES`] wakes pass in each [`PERIOD`], so a program that does nothing but
+//! ask costs the agent little, and delays only itself. The channel to the loop is bounded, too.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use apportion_ledger::{AllocationId, BurstRequest};
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use crate::account::burst::OpenRequest;
+
+/// How many wakes of one account are passed on in each [`PERIOD`].
+const WAKES: u32 = 64;
+const PERIOD: Duration = Duration::from_millis(50);
+/// How many wakes may wait for the agent's loop.
+const QUEUE: usize = 64;
+/// An account whose programs ask for more.
+pub(super) struct BurstWake {
+    pub(super) id: AllocationId,
+    pub(super) at: Instant,
+}
+
+/// A request of an account, while the agent decides.
+#[derive(Clone, Debug)]
+pub(super) struct PendingRequest {
+    pub(super) id: AllocationId,
+    pub(super) request: OpenRequest,
+    pub(super) since: Instant,
+    /// The samples that were taken since.
+    pub(super) samples: u8,
+}
+
+impl PendingRequest {
+    pub(super) fn ask(&self) -> BurstRequest {
+        BurstRequest {
+            id: self.id.clone(),
+            card: self.request.card,
+            wanted: self.request.wanted,
+        }
+    }
+}
+
+/// The FIFOs of all elastic accounts, and the requests that wait for a sample.
+pub(super) struct BurstListeners {
+    wake: mpsc::Sender<BurstWake>,
+    woken: mpsc::Receiver<BurstWake>,
+    tasks: BTreeMap<AllocationId, AbortHandle>,
+    /// The requests that wait for a sample.
+    pub(super) pending: Vec<PendingRequest>,
+}
+
+impl Default for BurstListeners {
+    fn default() -> Self {
+        let (wake, woken) = mpsc::channel(QUEUE);
+        Self {
+            wake,
+            woken,
+            tasks: BTreeMap::new(),
+            pending: Vec::new(),
+        }
+    }
+}
+
+impl BurstListeners {
+    /// The next account whose programs ask. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> BurstWake {
+        match self.woken.recv().await {
+            Some(woken) => woken,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops to listen to an account.
+    pub(super) fn forget(&mut self, id: &AllocationId) {
+        if let Some(task) = self.tasks.remove(id) {
+            task.abort();
+        }
+        self.pending.retain(|pending| pending.id != *id);
+    }
+
+    /// Listens to an account.
+    pub(super) fn listen(&mut self, id: &AllocationId, fifo: OwnedFd) -> io::Result<()> {
+        let fifo = Receiver::from_owned_fd(fifo)?;
+        let task = tokio::spawn(pass_on(id.clone(), fifo, self.wake.clone()));
+        if let Some(earlier) = self.tasks.insert(id.clone(), task.abort_handle()) {
+            earlier.abort();
+        }
+        Ok(())
+    }
+
+    /// The accounts that it listens to.
+    pub(super) fn accounts(&self) -> Vec<AllocationId> {
+        self.tasks.keys().cloned().collect()
+    }
+
+    /// The other accounts that asked meanwhile. Those who ask at the same time are decided together.
+    pub(super) fn others(&mut self) -> impl Iterator<Item = BurstWake> + '_ {
+        std::iter::from_fn(|| self.woken.try_recv().ok())
+    }
+}
+
+/// Passes on that a FIFO was written to, until the agent ends.
+async fn pass_on(id: AllocationId, fifo: Receiver, wake: mpsc::Sender<BurstWake>) {
+    let (mut begun, mut count) = (Instant::now(), 0);
+    let mut buffer = [0; 512];
+    while fifo.readable().await.is_ok() {
+        let at = Instant::now();
+        match fifo.try_read(&mut buffer) {
+            Ok(1..) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Ok(_) | Err(_) => return,
+        }
+        let woken = BurstWake { id: id.clone(), at };
+        if wake.send(woken).await.is_err() {
+            return;
+        }
+        if begun.elapsed() >= PERIOD {
+            (begun, count) = (at, 0);
+        }
+        count += 1;
+        if count >= WAKES {
+            tokio::time::sleep(PERIOD.saturating_sub(begun.elapsed())).await;
+        }
+    }
+}

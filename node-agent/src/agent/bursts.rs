@@ -1,0 +1,179 @@
+//! Larger allowances for programs that ask, and smaller ones for programs that do not use theirs.
+//!
+//! What a program wants is in its `burst` file. The ledger decides, the limit is written, and then the program is
+//! answered.
+//!
+//! A request that is not met now, but may be met after the next sample ([`Ledger::awaits_sample`]), waits for it. The
+//! sample is started at once. One that was under way began before the request, so a request waits for two.
+//!
+//! [`Ledger::awaits_sample`]: apportion_ledger::Ledger::awaits_sample
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use apportion_abi::{Bytes, CardUuid};
+use apportion_ledger::{AllocationId, LedgerEffect, LedgerEvent};
+use prometheus_client::metrics::histogram::Histogram;
+use tracing::warn;
+
+use super::burst_listeners::{BurstWake, PendingRequest};
+use super::clock::now;
+use super::state::AgentState;
+use crate::account::AccountFiles;
+
+/// After how many samples a request is refused if there is still no room for it.
+const SAMPLES: u8 = 2;
+/// Histogram buckets for the time to an answer, in seconds.
+const BOUNDS: [f64; 10] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1,
+];
+
+impl AgentState {
+    /// Listens to the FIFO of an account, if it has one, and publishes what its programs can have.
+    pub(super) fn listen_for_bursts(&mut self, id: &AllocationId) {
+        let account = self.accounts.get(id);
+        let Some(fifo) = account.and_then(AccountFiles::open_fifo) else {
+            return;
+        };
+        if let Err(problem) = fifo.and_then(|fifo| self.bursts.listen(id, fifo)) {
+            warn!(%id, %problem, "Failed to listen to an elastic account, it keeps its allowance");
+        }
+        let allocation = self.ledger.allocation(id);
+        let grants = allocation.iter().flat_map(|allocation| &allocation.grants);
+        self.show_reachable(&grants.map(|grant| grant.card).collect());
+    }
+
+    /// Answers the programs of an account, and of all others that ask by now.
+    pub(super) fn answer_bursts(&mut self, woken: BurstWake) {
+        let mut accounts = BTreeMap::from([(woken.id, woken.at)]);
+        for other in self.bursts.others() {
+            accounts.entry(other.id).or_insert(other.at);
+        }
+        let mut requests = Vec::new();
+        for (id, since) in accounts {
+            requests.extend(self.requests_of(&id, since));
+        }
+        self.decide(requests);
+    }
+
+    /// Decides on the requests that waited for a sample, and on those whose wake was lost.
+    pub(super) fn answer_after_sample(&mut self) {
+        let mut requests = std::mem::take(&mut self.bursts.pending);
+        for request in &mut requests {
+            request.samples += 1;
+        }
+        for id in self.bursts.accounts() {
+            requests.extend(self.requests_of(&id, Instant::now()));
+        }
+        self.decide(requests);
+        let cards = self.cards.all().iter().map(|card| card.uuid).collect();
+        self.show_reachable(&cards);
+    }
+
+    fn requests_of(&self, id: &AllocationId, since: Instant) -> Vec<PendingRequest> {
+        let account = self.accounts.get(id);
+        let open = account.map(AccountFiles::open_requests);
+        let open = open.into_iter().flatten();
+        open.map(|request| PendingRequest {
+            id: id.clone(),
+            request,
+            since,
+            samples: 0,
+        })
+        .collect()
+    }
+
+    fn decide(&mut self, requests: Vec<PendingRequest>) {
+        if requests.is_empty() {
+            return;
+        }
+        let asks: Vec<_> = requests.iter().map(PendingRequest::ask).collect();
+        let cards: BTreeSet<_> = asks.iter().map(|ask| ask.card).collect();
+        for card in &cards {
+            let missing = self.ledger.missing(*card, &asks);
+            self.make_room(*card, missing);
+        }
+        let effects = self.ledger.apply(now(), LedgerEvent::Burst(asks));
+        let (limits, others): (Vec<_>, Vec<_>) = effects
+            .into_iter()
+            .partition(|effect| matches!(effect, LedgerEffect::SetLimit { .. }));
+        limits.into_iter().for_each(|effect| self.perform(effect));
+        requests.into_iter().for_each(|of| self.answer(of));
+        if !self.bursts.pending.is_empty() {
+            self.sample();
+        }
+        self.perform_all(others, None);
+        self.show_reachable(&cards);
+        self.show();
+    }
+
+    /// Answers one request, unless it may be met after the next sample.
+    fn answer(&mut self, pending: PendingRequest) {
+        let PendingRequest { id, request, .. } = &pending;
+        let allocation = self.ledger.allocation(id);
+        let grant = allocation.and_then(|allocation| allocation.grant(request.card));
+        let is_met = grant.is_some_and(|grant| grant.limit >= request.wanted);
+        if !is_met && pending.samples < SAMPLES && self.ledger.awaits_sample(request.card) {
+            self.bursts.pending.push(pending);
+            return;
+        }
+        if let Some(account) = self.accounts.get(id) {
+            account.answer(request);
+        }
+        let result = if is_met { "granted" } else { "refused" };
+        let answers = &mut self.publisher.stats().burst_answers;
+        let answers = answers
+            .entry(result)
+            .or_insert_with(|| Histogram::new(BOUNDS));
+        answers.observe(pending.since.elapsed().as_secs_f64());
+    }
+
+    /// Withdraws allowances for what an event asks for.
+    pub(super) fn make_room_for(&mut self, event: &LedgerEvent) {
+        match event {
+            LedgerEvent::Allocate(proposal) => {
+                for ask in &proposal.asks {
+                    self.make_room(ask.card, ask.bytes);
+                }
+            }
+            LedgerEvent::Resize { id, asks } => {
+                for ask in asks {
+                    let grant = (self.ledger.allocation(id)).and_then(|of| of.grant(ask.card));
+                    let held = grant.map_or(Bytes::ZERO, |grant| grant.held);
+                    self.make_room(ask.card, ask.bytes.minus(held));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Withdraws allowances on a card that are not used, until that much of it is held by nobody.
+    fn make_room(&mut self, card: CardUuid, bytes: Bytes) {
+        if self.ledger.has_room(card, bytes) {
+            return;
+        }
+        for (id, guaranteed) in self.ledger.withdrawable(card) {
+            let account = self.accounts.get(&id);
+            if let Some(limit) = account.and_then(|account| account.withdraw(card, guaranteed)) {
+                self.apply_quietly(LedgerEvent::Withdrawn { id, card, limit });
+            }
+            if self.ledger.has_room(card, bytes) {
+                return;
+            }
+        }
+    }
+
+    /// Publishes what elastic shares could have now.
+    pub(super) fn show_reachable(&self, cards: &BTreeSet<CardUuid>) {
+        for allocation in self.ledger.allocations() {
+            let elastic = allocation.grants.iter().filter(|of| of.burst.is_some());
+            for grant in elastic.filter(|grant| cards.contains(&grant.card)) {
+                let reachable = self.ledger.reachable(&allocation.id, grant.card);
+                let account = self.accounts.get(&allocation.id);
+                if let Some((account, reachable)) = account.zip(reachable) {
+                    account.set_reachable(grant.card, reachable);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Shares with a guarantee and a higher limit: programs burst into memory that nobody was guaranteed, guarantees of others
+//! hold, and nobody can make the agent or another program pay for it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apportion_tests::{
+    CONTEXT, CommandOutput, MIB, MachineConfig, PATIENCE, TestHost, VictimProcess, eventually,
+};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const GIB: u64 = 1024 * MIB;
+/// What programs can get of the card of these tests.
+const CARD: u64 = 16 * GIB;
+/// The guarantee and the limit of most programs here.
+const GUARANTEED: u64 = 3 * GIB;
+const ELASTIC: [&str; 4] = ["--gpu-memory", "3Gi", "--gpu-memory-limit", "12Gi"];
+
+/// A machine with one card of 16 GiB for programs.
+fn machine() -> MachineConfig {
+    let mut machine = apportion_tests::cards(1);
+    machine.cards[0].memory = CARD + machine.cards[0].reserved;
+    machine
+}
+
+fn host() -> TestHost {
+    TestHost::with(&machine())
+}
+
+fn elastic(host: &TestHost, name: &str) -> VictimProcess {
+    let mut victim = host.victim(&[&ELASTIC[..], &["--name", name]].concat());
+    victim.step("start").ok();
+    victim
+}
+
+fn grant(host: &TestHost, name: &str) -> Value {
+    let top = host.top();
+    let all = top["allocations"].as_array().expect("a list");
+    let found = all.iter().find(|of| of["name"] == name);
+    found.map_or(Value::Null, |of| of["grants"][0].clone())
+}
+
+fn bytes(of: &Value) -> u64 {
+    of.as_u64().expect("a number of bytes")
+}
+
+fn account(host: &TestHost, name: &str) -> PathBuf {
+    let top = host.top();
+    let all = top["allocations"].as_array().expect("a list");
+    let found = all
+        .iter()
+        .find(|of| of["name"] == name)
+        .expect("it is there");
+    found["account_dir"].as_str().expect("a path").into()
+}
+
+#[test]
+fn four_programs_fill_what_nobody_is_guaranteed_and_never_more_than_the_card() {
+    let host = host();
+    let _agent = host.agent(&[]);
+    let mut fixed = host.victim(&["--gpu-memory", "1Gi", "--name", "fixed"]);
+    fixed.step("start").ok();
+    let names = ["a", "b", "c", "d"];
+    let mut victims = names.map(|name| elastic(&host, name));
+    for victim in &mut victims {
+        victim.begin("fill 64M");
+    }
+    let filled = victims
+        .each_mut()
+        .map(|victim| victim.finish().numbers[0] + CONTEXT);
+    assert!(host.high_water() <= CARD);
+    assert!(
+        filled.iter().all(|bytes| *bytes > GUARANTEED - 64 * MIB),
+        "{filled:?}"
+    );
+    let (sum, usable) = (filled.iter().sum::<u64>(), CARD - GIB);
+    assert!(sum <= usable && sum > usable - 5 * 64 * MIB, "{filled:?}");
+
+    fixed.step(&format!("alloc {}", GIB - CONTEXT)).ok();
+    fixed.step("alloc 1").refused();
+    assert!(host.high_water() <= CARD);
+
+    let refused = host.run(&["--gpu-memory", "2Gi"], &["true"]);
+    let refused = refused.fails_in_one_line(1);
+    for part in ["used above guarantees", "by ", "a with "] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    victims[0].signal(Signal::SIGKILL);
+    victims[0].wait();
+    eventually(PATIENCE, "the dead program's memory is free", || {
+        host.run(&["--gpu-memory", "2Gi"], &["true"]).code() == Some(0)
+    });
+    victims[1].step("alloc 512M").ok();
+    assert!(host.high_water() <= CARD);
+}
+
+#[test]
+fn an_allowance_that_is_not_used_goes_to_a_newcomer_at_once() {
+    let host = host();
+    let _agent = host.agent(&[]);
+    let mut elastic = elastic(&host, "elastic");
+    let held = elastic.step("alloc 10G").value();
+    assert!(bytes(&grant(&host, "elastic")["allowance_bytes"]) >= 10 * GIB);
+    elastic.step(&format!("free {held}")).ok();
+    elastic.step("alloc 4G").ok();
+    // The guarantee is 3 GiB, and 4 GiB and a context are used.
+    let room = CARD - 4 * GIB - CONTEXT;
+    let ask = (room / MIB).to_string();
+    let mut newcomer = host.victim(&["--gpu-memory", &ask, "--name", "newcomer"]);
+    newcomer.step(&format!("alloc {}", room - CONTEXT)).ok();
+    assert_eq!(host.used(), CARD);
+    elastic.step("alloc 2M").refused();
+    assert!(host.high_water() <= CARD);
+    let grant = grant(&host, "elastic");
+    assert_eq!(grant["guaranteed_bytes"], GUARANTEED);
+    assert_eq!(grant["limit_bytes"], 12 * GIB);
+    assert_eq!(grant["allowance_bytes"], 4 * GIB + CONTEXT);
+}
+
+#[test]
+fn an_allowance_that_is_not_used_goes_to_another_program_that_asks() {
+    let host = host();
+    let _agent = host.agent(&[]);
+    let (mut one, mut other) = (elastic(&host, "one"), elastic(&host, "other"));
+    for _ in 0..5 {
+        for victim in [&mut one, &mut other] {
+            let held = victim.step("alloc 11G").value();
+            victim.step(&format!("free {held}")).ok();
+        }
+    }
+    assert!(host.high_water() <= CARD);
+    one.step("alloc 12G").refused();
+    let answers = |result: &str| {
+        let name = "apportion_burst_answer_duration_seconds_count";
+        host.metric(name, &[result])
+    };
+    eventually(PATIENCE, "the answers are counted", || {
+        answers("granted") >= Some(10.0)
+    });
+}
+
+#[test]
+fn a_program_sees_what_it_could_have_or_its_guarantee() {
+    let host = host();
+    let _agent = host.agent(&[]);
+    let mut reaching = elastic(&host, "reaching");
+    let info = |victim: &mut VictimProcess| victim.step("info").numbers.clone();
+    assert_eq!(info(&mut reaching), [12 * GIB - CONTEXT, 12 * GIB]);
+    let shown = ["--gpu-memory-info", "guaranteed", "--name", "modest"];
+    let mut modest = host.victim(&[&ELASTIC[..], &shown].concat());
+    assert_eq!(info(&mut modest), [GUARANTEED - CONTEXT, GUARANTEED]);
+    modest.step("alloc 9G").ok();
+    assert_eq!(info(&mut modest), [0, GUARANTEED]);
+    eventually(PATIENCE, "what the other uses can't be had", || {
+        let left = CARD - 9 * GIB - CONTEXT;
+        info(&mut reaching) == [left - CONTEXT, left]
+    });
+    assert_eq!(reaching.step("nvml").numbers[0], CARD - 9 * GIB - CONTEXT);
+    reaching.step("alloc 9G").refused();
+    reaching.step("take 100").ok();
+}
+
+#[test]
+fn combinations_that_make_no_sense_are_refused_with_their_numbers() {
+    let host = host();
+    let _agent = host.agent(&["--gpu-memory-overcommit", "1.5"]);
+    let _other = elastic(&host, "other");
+    for (limit, code, part) in [
+        ("2Gi", 64, "a limit is at least the request"),
+        ("17Gi", 1, "a limit of 17.0 GiB is above the 16.0 GiB"),
+        (
+            "16Gi",
+            1,
+            "would add up to 28.0 GiB; this agent allows 24.0 GiB there, which is 1.5 times",
+        ),
+    ] {
+        let options = ["--gpu-memory", "3Gi", "--gpu-memory-limit", limit];
+        let refused = host.run(&options, &["true"]);
+        let refused = refused.fails_in_one_line(code);
+        assert!(refused.contains(part), "{limit}: {refused}");
+    }
+    let mut resize = host.simulated("resize");
+    let resized = CommandOutput::by(resize.args(["other", "--gpu-memory", "4Gi"]));
+    let resized = resized.fails_in_one_line(1);
+    assert!(resized.contains("cannot be resized"), "{resized}");
+}
+
+#[test]
+fn a_fixed_share_has_no_third_file() {
+    let host = host();
+    let _agent = host.agent(&[]);
+    for options in [
+        &["--gpu-memory", "3Gi"][..],
+        &["--gpu-memory", "3Gi", "--gpu-memory-limit", "3Gi"],
+    ] {
+        let mut fixed = host.victim(&[options, &["--name", "fixed"]].concat());
+        fixed.step("alloc 4G").refused();
+        let mut files: Vec<_> = fs::read_dir(account(&host, "fixed"))
+            .expect("its account is there")
+            .map(|file| file.expect("it can be read").file_name())
+            .collect();
+        files.sort();
+        assert_eq!(files, ["limits", "usage"]);
+        assert!(fixed.end().success());
+        eventually(PATIENCE, "it is released", || {
+            grant(&host, "fixed").is_null()
+        });
+    }
+}
+
+#[test]
+fn without_an_agent_a_program_keeps_its_allowance_and_is_refused_soon() {
+    let host = host();
+    let agent = host.agent(&[]);
+    let mut victim = elastic(&host, "elastic");
+    let held = victim.step("alloc 7G").value();
+    let before = bytes(&grant(&host, "elastic")["allowance_bytes"]);
+    agent.kill();
+    let begun = Instant::now();
+    for _ in 0..20 {
+        victim.step("alloc 4G").refused();
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    victim.step(&format!("free {held}")).ok();
+    victim.step("alloc 7G").ok();
+
+    let _agent = host.agent(&[]);
+    let grant = grant(&host, "elastic");
+    // The new agent may have answered what was asked last.
+    assert!(bytes(&grant["allowance_bytes"]) >= before, "{grant}");
+    assert_eq!(
+        (&grant["guaranteed_bytes"], &grant["limit_bytes"]),
+        (&GUARANTEED.into(), &(12 * GIB).into())
+    );
+    let refused = host.run(&["--gpu-memory", "9Gi"], &["true"]);
+    let refused = refused.fails_in_one_line(1);
+    assert!(refused.contains("elastic with 4396 MiB"), "{refused}");
+    eventually(PATIENCE, "the program asks again", || {
+        victim.step("alloc 3G").code == 0
+    });
+    assert!(host.high_water() <= CARD);
+}
+
+#[test]
+fn a_program_that_writes_nonsense_harms_nobody() {
+    let host = host();
+    let _agent = host.agent(&[]);
+    let _hostile = elastic(&host, "hostile");
+    let mut honest = elastic(&host, "honest");
+    let folder = account(&host, "hostile");
+    let burst = OpenOptions::new()
+        .write(true)
+        .open(folder.join("burst"))
+        .expect("it is writable");
+    // The last word that is written is the number of requests.
+    burst.write_all_at(&[0x7f; 36], 64).expect("it has a card");
+    flood(folder.join("wake"));
+    let begun = Instant::now();
+    honest.step("alloc 8G").ok();
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    let allowance = bytes(&grant(&host, "hostile")["allowance_bytes"]);
+    assert!((GUARANTEED..=12 * GIB).contains(&allowance), "{allowance}");
+
+    burst.set_len(0).expect("it is writable");
+    flood(folder.join("wake"));
+    honest.step("alloc 2G").ok();
+    burst.set_len(1 << 20).expect("it is writable");
+    eventually(PATIENCE, "the agent goes on", || {
+        grant(&host, "honest")["used_bytes"] == 10 * GIB + CONTEXT
+    });
+    assert!(host.high_water() <= CARD);
+}
+
+/// Fills a FIFO again and again.
+fn flood(fifo: PathBuf) {
+    let options = &mut OpenOptions::new();
+    let options = options.read(true).write(true);
+    let mut fifo: File = options
+        .custom_flags(libc::O_NONBLOCK)
+        .open(fifo)
+        .expect("the program may open it");
+    thread::spawn(move || {
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            let _ = fifo.write(&[1; 4096]);
+        }
+    });
+}
+
+#[test]
+fn kills_of_programs_and_of_the_agent_never_fill_more_than_the_card() {
+    let host = host();
+    let mut agent = host.agent(&["--tick", "20"]);
+    let mut victims = ["a", "b", "c"].map(|name| elastic(&host, name));
+    for (victim, seed) in victims.iter_mut().zip(1..) {
+        victim.begin(&format!("kills 150 {seed}"));
+    }
+    for _ in 0..6 {
+        thread::sleep(Duration::from_millis(300));
+        agent.kill();
+        agent = host.agent(&["--tick", "20"]);
+    }
+    for victim in &mut victims {
+        victim.finish().ok();
+    }
+    assert!(host.high_water() <= CARD);
+    eventually(
+        PATIENCE,
+        "driver and ledger agree that only contexts are used",
+        || {
+            let used = |name| grant(&host, name)["used_bytes"].clone();
+            host.used() == 3 * CONTEXT
+                && ["a", "b", "c"]
+                    .into_iter()
+                    .all(|name| used(name) == CONTEXT)
+        },
+    );
+    let mut newcomer = host.victim(&["--gpu-memory", "7Gi", "--name", "newcomer"]);
+    newcomer.step(&format!("alloc {}", 7 * GIB - CONTEXT)).ok();
+    victims[0].step("alloc 2G").ok();
+    assert!(host.high_water() <= CARD);
+}
