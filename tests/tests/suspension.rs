@@ -168,10 +168,9 @@ fn all_processes_of_a_share_sleep_and_wake_together() {
     parent.step("fork start alloc 1000M").ok();
     parent.step("alloc 2000M").ok();
     parent.step("mark 0 2000M").ok();
-    assert_eq!(
-        named(&host, "family")["processes"].as_array().map(Vec::len),
-        Some(2)
-    );
+    eventually(PATIENCE, "the agent knows both processes", || {
+        named(&host, "family")["processes"].as_array().map(Vec::len) == Some(2)
+    });
     let out = suspend(&host, "family");
     assert_eq!(out, "family: suspended, 3600 MiB moved to the host\n");
     assert_eq!(host.used(), 0);
