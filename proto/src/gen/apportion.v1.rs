@@ -786,10 +786,10 @@ pub mod agent_client {
         dead_code,
         missing_docs,
         clippy::wildcard_imports,
-        clippy::let_unit_value
+        clippy::let_unit_value,
     )]
-    use tonic::codegen::http::Uri;
     use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
     /// The agent of one node.
     #[derive(Debug, Clone)]
     pub struct AgentClient<T> {
@@ -818,13 +818,14 @@ pub mod agent_client {
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
                 >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             AgentClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -864,11 +865,18 @@ pub mod agent_client {
             &mut self,
             request: impl tonic::IntoRequest<super::NodeStateRequest>,
         ) -> std::result::Result<tonic::Response<super::NodeStateReply>, tonic::Status> {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = crate::codec::SmallBufferCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/apportion.v1.Agent/NodeState");
+            let path = http::uri::PathAndQuery::from_static(
+                "/apportion.v1.Agent/NodeState",
+            );
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("apportion.v1.Agent", "NodeState"));
@@ -879,11 +887,18 @@ pub mod agent_client {
             &mut self,
             request: impl tonic::IntoRequest<super::AllocateRequest>,
         ) -> std::result::Result<tonic::Response<super::AllocateReply>, tonic::Status> {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = crate::codec::SmallBufferCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/apportion.v1.Agent/Allocate");
+            let path = http::uri::PathAndQuery::from_static(
+                "/apportion.v1.Agent/Allocate",
+            );
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("apportion.v1.Agent", "Allocate"));
@@ -894,14 +909,20 @@ pub mod agent_client {
             &mut self,
             request: impl tonic::IntoRequest<super::CommitRequest>,
         ) -> std::result::Result<tonic::Response<super::CommitReply>, tonic::Status> {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = crate::codec::SmallBufferCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/apportion.v1.Agent/Commit");
+            let path = http::uri::PathAndQuery::from_static(
+                "/apportion.v1.Agent/Commit",
+            );
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("apportion.v1.Agent", "Commit"));
+            req.extensions_mut().insert(GrpcMethod::new("apportion.v1.Agent", "Commit"));
             self.inner.unary(req, path, codec).await
         }
         /// Gives an allocation back. Its memory is free for others once its last process is gone.
@@ -909,11 +930,18 @@ pub mod agent_client {
             &mut self,
             request: impl tonic::IntoRequest<super::ReleaseRequest>,
         ) -> std::result::Result<tonic::Response<super::ReleaseReply>, tonic::Status> {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = crate::codec::SmallBufferCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/apportion.v1.Agent/Release");
+            let path = http::uri::PathAndQuery::from_static(
+                "/apportion.v1.Agent/Release",
+            );
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("apportion.v1.Agent", "Release"));
@@ -924,14 +952,20 @@ pub mod agent_client {
             &mut self,
             request: impl tonic::IntoRequest<super::ResizeRequest>,
         ) -> std::result::Result<tonic::Response<super::ResizeReply>, tonic::Status> {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = crate::codec::SmallBufferCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/apportion.v1.Agent/Resize");
+            let path = http::uri::PathAndQuery::from_static(
+                "/apportion.v1.Agent/Resize",
+            );
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("apportion.v1.Agent", "Resize"));
+            req.extensions_mut().insert(GrpcMethod::new("apportion.v1.Agent", "Resize"));
             self.inner.unary(req, path, codec).await
         }
         /// Puts the processes of an allocation to sleep: their GPU memory moves to the host's memory and is free for others.
@@ -983,14 +1017,18 @@ pub mod agent_client {
             &mut self,
             request: impl tonic::IntoRequest<super::ListRequest>,
         ) -> std::result::Result<tonic::Response<super::ListReply>, tonic::Status> {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static("/apportion.v1.Agent/List");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("apportion.v1.Agent", "List"));
+            req.extensions_mut().insert(GrpcMethod::new("apportion.v1.Agent", "List"));
             self.inner.unary(req, path, codec).await
         }
         /// The list now, and again after each change or sample, and each event as it happens.
@@ -1001,14 +1039,18 @@ pub mod agent_client {
             tonic::Response<tonic::codec::Streaming<super::WatchReply>>,
             tonic::Status,
         > {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
             let codec = crate::codec::SmallBufferCodec::default();
             let path = http::uri::PathAndQuery::from_static("/apportion.v1.Agent/Watch");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("apportion.v1.Agent", "Watch"));
+            req.extensions_mut().insert(GrpcMethod::new("apportion.v1.Agent", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
     }
@@ -1020,7 +1062,7 @@ pub mod agent_server {
         dead_code,
         missing_docs,
         clippy::wildcard_imports,
-        clippy::let_unit_value
+        clippy::let_unit_value,
     )]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with AgentServer.
@@ -1070,7 +1112,8 @@ pub mod agent_server {
         /// Server streaming response type for the Watch method.
         type WatchStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::WatchReply, tonic::Status>,
-            > + std::marker::Send
+            >
+            + std::marker::Send
             + 'static;
         /// The list now, and again after each change or sample, and each event as it happens.
         async fn watch(
@@ -1100,7 +1143,10 @@ pub mod agent_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -1155,16 +1201,21 @@ pub mod agent_server {
                 "/apportion.v1.Agent/NodeState" => {
                     #[allow(non_camel_case_types)]
                     struct NodeStateSvc<T: Agent>(pub Arc<T>);
-                    impl<T: Agent> tonic::server::UnaryService<super::NodeStateRequest> for NodeStateSvc<T> {
+                    impl<T: Agent> tonic::server::UnaryService<super::NodeStateRequest>
+                    for NodeStateSvc<T> {
                         type Response = super::NodeStateReply;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::NodeStateRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut =
-                                async move { <T as Agent>::node_state(&inner, request).await };
+                            let fut = async move {
+                                <T as Agent>::node_state(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -1193,15 +1244,21 @@ pub mod agent_server {
                 "/apportion.v1.Agent/Allocate" => {
                     #[allow(non_camel_case_types)]
                     struct AllocateSvc<T: Agent>(pub Arc<T>);
-                    impl<T: Agent> tonic::server::UnaryService<super::AllocateRequest> for AllocateSvc<T> {
+                    impl<T: Agent> tonic::server::UnaryService<super::AllocateRequest>
+                    for AllocateSvc<T> {
                         type Response = super::AllocateReply;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::AllocateRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move { <T as Agent>::allocate(&inner, request).await };
+                            let fut = async move {
+                                <T as Agent>::allocate(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -1230,15 +1287,21 @@ pub mod agent_server {
                 "/apportion.v1.Agent/Commit" => {
                     #[allow(non_camel_case_types)]
                     struct CommitSvc<T: Agent>(pub Arc<T>);
-                    impl<T: Agent> tonic::server::UnaryService<super::CommitRequest> for CommitSvc<T> {
+                    impl<T: Agent> tonic::server::UnaryService<super::CommitRequest>
+                    for CommitSvc<T> {
                         type Response = super::CommitReply;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::CommitRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move { <T as Agent>::commit(&inner, request).await };
+                            let fut = async move {
+                                <T as Agent>::commit(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -1267,15 +1330,21 @@ pub mod agent_server {
                 "/apportion.v1.Agent/Release" => {
                     #[allow(non_camel_case_types)]
                     struct ReleaseSvc<T: Agent>(pub Arc<T>);
-                    impl<T: Agent> tonic::server::UnaryService<super::ReleaseRequest> for ReleaseSvc<T> {
+                    impl<T: Agent> tonic::server::UnaryService<super::ReleaseRequest>
+                    for ReleaseSvc<T> {
                         type Response = super::ReleaseReply;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::ReleaseRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move { <T as Agent>::release(&inner, request).await };
+                            let fut = async move {
+                                <T as Agent>::release(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -1304,15 +1373,21 @@ pub mod agent_server {
                 "/apportion.v1.Agent/Resize" => {
                     #[allow(non_camel_case_types)]
                     struct ResizeSvc<T: Agent>(pub Arc<T>);
-                    impl<T: Agent> tonic::server::UnaryService<super::ResizeRequest> for ResizeSvc<T> {
+                    impl<T: Agent> tonic::server::UnaryService<super::ResizeRequest>
+                    for ResizeSvc<T> {
                         type Response = super::ResizeReply;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::ResizeRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move { <T as Agent>::resize(&inner, request).await };
+                            let fut = async move {
+                                <T as Agent>::resize(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -1427,15 +1502,21 @@ pub mod agent_server {
                 "/apportion.v1.Agent/List" => {
                     #[allow(non_camel_case_types)]
                     struct ListSvc<T: Agent>(pub Arc<T>);
-                    impl<T: Agent> tonic::server::UnaryService<super::ListRequest> for ListSvc<T> {
+                    impl<T: Agent> tonic::server::UnaryService<super::ListRequest>
+                    for ListSvc<T> {
                         type Response = super::ListReply;
-                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::ListRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move { <T as Agent>::list(&inner, request).await };
+                            let fut = async move {
+                                <T as Agent>::list(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -1464,17 +1545,24 @@ pub mod agent_server {
                 "/apportion.v1.Agent/Watch" => {
                     #[allow(non_camel_case_types)]
                     struct WatchSvc<T: Agent>(pub Arc<T>);
-                    impl<T: Agent> tonic::server::ServerStreamingService<super::WatchRequest> for WatchSvc<T> {
+                    impl<
+                        T: Agent,
+                    > tonic::server::ServerStreamingService<super::WatchRequest>
+                    for WatchSvc<T> {
                         type Response = super::WatchReply;
                         type ResponseStream = T::WatchStream;
-                        type Future =
-                            BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
                         fn call(
                             &mut self,
                             request: tonic::Request<super::WatchRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move { <T as Agent>::watch(&inner, request).await };
+                            let fut = async move {
+                                <T as Agent>::watch(&inner, request).await
+                            };
                             Box::pin(fut)
                         }
                     }
@@ -1500,19 +1588,25 @@ pub mod agent_server {
                     };
                     Box::pin(fut)
                 }
-                _ => Box::pin(async move {
-                    let mut response = http::Response::new(tonic::body::Body::default());
-                    let headers = response.headers_mut();
-                    headers.insert(
-                        tonic::Status::GRPC_STATUS,
-                        (tonic::Code::Unimplemented as i32).into(),
-                    );
-                    headers.insert(
-                        http::header::CONTENT_TYPE,
-                        tonic::metadata::GRPC_CONTENT_TYPE,
-                    );
-                    Ok(response)
-                }),
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
             }
         }
     }
