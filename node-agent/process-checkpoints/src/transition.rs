@@ -2,7 +2,7 @@
 //!
 //! Every step looks at the state first, so a transition can begin where an earlier one was killed. Something may still
 //! be going on in the driver then. So a step that finds the process in another state than it saw looks again, for as
-//! long as [`BUSY`].
+//! long as `BUSY`.
 //!
 //! # Decision: all are locked before the first is copied
 //! Processes of one program wait for each other's kernels. As long as none is copied, a lock that fails is undone by
