@@ -2,12 +2,16 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use apportion_cluster::managed::template as claim_template;
 use apportion_cluster::operators::{CLAIMED_MEMORY, WorkloadOperator};
 use apportion_cluster::release::ChartRelease;
 use apportion_cluster::{eventually, image, operators};
 use serde_json::{Value, json};
+
+/// The cluster has room for one release of the chart.
+static TURN: Mutex<()> = Mutex::new(());
 
 const STATE: &str = "/run/apportion/operators";
 /// The scheduler name in pods of KAI's users.
@@ -26,6 +30,7 @@ const SHARE: u32 = 2000;
 #[test]
 #[ignore = "it builds operators from their Go modules: `cargo xtask cluster test --suite operators -- --ignored`"]
 fn workloads_of_released_operators_share_gpus_and_start_whole() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut release = ChartRelease::prepare(STATE, "simulatedGpus=2,webhook.countShares=true", &[]);
     release.install();
     release.rolled_out();
@@ -164,6 +169,7 @@ fn kueue_admits_what_its_quota_allows(release: &ChartRelease) {
 #[test]
 #[ignore = "it builds Kueue from its Go module: `cargo xtask cluster test --suite operators -- --ignored`"]
 fn kueue_counts_the_memory_of_claims() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut release = ChartRelease::prepare(STATE, "simulatedGpus=2,dra.enabled=true", &[]);
     release.install();
     release.rolled_out();
