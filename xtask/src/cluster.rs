@@ -27,8 +27,10 @@ use suite_run::SuiteRun;
 
 /// The variable for another cluster folder than `cluster` in Cargo's target folder.
 const FOLDER: &str = "APPORTION_CLUSTER_DIR";
+
 /// The programs that allocate.
 const VICTIMS: [&str; 2] = ["victim", "victim-linked"];
+
 /// The commands for a cluster.
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
@@ -141,7 +143,7 @@ pub(crate) fn perform(workspace: &Workspace, task: ClusterCommand) -> Result<Exi
         }
         ClusterCommand::Up(shape) => start(workspace, &folder, &shape)?,
         ClusterCommand::Down => {
-            if let Ok(second) = suite_run::second(&folder)
+            if let Ok(second) = suite_run::second_folder(&folder)
                 && second.path().exists()
             {
                 end(&second)?;

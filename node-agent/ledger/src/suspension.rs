@@ -25,18 +25,14 @@ use crate::ledger::Ledger;
 
 impl Ledger {
     pub(crate) fn suspend(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
-        match self.begin_suspension(id) {
-            Ok(true) => vec![
-                LedgerEffect::Save,
-                LedgerEffect::SetSuspended {
-                    id: id.clone(),
-                    is_suspended: true,
-                },
-                LedgerEffect::Answer(Ok(id.clone())),
-            ],
-            Ok(false) => vec![LedgerEffect::Answer(Ok(id.clone()))],
-            Err(refusal) => vec![LedgerEffect::Answer(Err(refusal))],
-        }
+        let effects = vec![
+            LedgerEffect::Save,
+            LedgerEffect::SetSuspended {
+                id: id.clone(),
+                is_suspended: true,
+            },
+        ];
+        answered(id, self.begin_suspension(id), effects)
     }
 
     /// Returns whether the allocation was running.
@@ -88,11 +84,7 @@ impl Ledger {
 
     /// Takes the memory of a suspended allocation again: on all cards or on none.
     pub(crate) fn resume_processes(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
-        match self.begin_resume(id) {
-            Ok(true) => vec![LedgerEffect::Save, LedgerEffect::Answer(Ok(id.clone()))],
-            Ok(false) => vec![LedgerEffect::Answer(Ok(id.clone()))],
-            Err(refusal) => vec![LedgerEffect::Answer(Err(refusal))],
-        }
+        answered(id, self.begin_resume(id), vec![LedgerEffect::Save])
     }
 
     /// Returns whether the allocation was suspended. One that drains can be resumed: its processes could not end
@@ -141,6 +133,19 @@ impl Ledger {
         }
         effects
     }
+}
+
+/// The effects of a transition that begins, and the answer. One that was begun before has no effects.
+fn answered(
+    id: &AllocationId,
+    begun: Result<bool, AllocationRefusal>,
+    mut effects: Vec<LedgerEffect>,
+) -> Vec<LedgerEffect> {
+    if !matches!(begun, Ok(true)) {
+        effects.clear();
+    }
+    effects.push(LedgerEffect::Answer(begun.map(|_| id.clone())));
+    effects
 }
 
 impl crate::Allocation {

@@ -22,9 +22,18 @@ const CLUSTER: &str = "APPORTION_CLUSTER";
 const SUITES: &str = "apportion-cluster";
 const SCHEDULER: &str = "apportion-tests";
 const FEATURES: &str = "apportion-cluster/suites,apportion-tests/control-plane";
-/// The suites that take minutes. They run first, so that none of them is left for the end.
+/// The suites that take a minute or more, the longest first. They run first, so that none of them is left for the end.
 const LONG: &[&str] = &[
-    "dra", "delivery", "attacks", "crowd", "takeover", "chart", "nri", "shares", "node",
+    "dra",
+    "attacks",
+    "examples",
+    "takeover",
+    "chart",
+    "crowd",
+    "artefacts",
+    "install",
+    "idle",
+    "delivery",
 ];
 
 /// What to run the suites with.
@@ -123,7 +132,7 @@ impl SuiteRun<'_> {
 
     /// Runs all suites on two clusters, and the scheduler's beside them. Returns those that failed.
     fn run_all(&self, suites: &BuiltSuites) -> Result<Vec<String>> {
-        let second = second(self.folder)?;
+        let second = second_folder(self.folder)?;
         let mut started = Vec::new();
         for folder in [self.folder, &second] {
             if is_up(folder) {
@@ -167,7 +176,7 @@ impl SuiteRun<'_> {
 }
 
 /// The folder of the second cluster.
-pub(super) fn second(first: &ClusterFolder) -> Result<ClusterFolder> {
+pub(super) fn second_folder(first: &ClusterFolder) -> Result<ClusterFolder> {
     let mut path = first.path().as_os_str().to_owned();
     path.push("-2");
     ClusterFolder::new(path.as_ref())
