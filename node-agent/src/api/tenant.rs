@@ -69,7 +69,8 @@ impl TenantUid {
         })
     }
 
-    /// Whether the request is within the user's quota, with all that programs may burst to. It replaces what the allocation `instead` has.
+    /// Whether the request is within the user's quota, with all that programs may burst to. It replaces what the
+    /// allocation `instead` has.
     pub(crate) fn may_have(
         self,
         asks: &[CardRequest],
