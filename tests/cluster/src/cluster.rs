@@ -223,6 +223,20 @@ impl LocalCluster {
         output(self.kubectl_command().args(args), "")
     }
 
+    /// Waits for the end of a namespace that is being deleted: it takes no new objects.
+    ///
+    /// # Errors
+    /// If it is still there after two minutes, or `kubectl` fails.
+    pub fn wait_for_deletion(&self, namespace: &str) -> Result<()> {
+        let phase = "jsonpath={.status.phase}";
+        let get = ["get", "namespace", namespace, "--ignore-not-found", "-o"];
+        if self.kubectl(&[&get[..], &[phase]].concat())? == "Terminating" {
+            let object = format!("namespace/{namespace}");
+            self.kubectl(&["wait", "--for=delete", &object, "--timeout=120s"])?;
+        }
+        Ok(())
+    }
+
     /// Applies one object.
     ///
     /// # Errors

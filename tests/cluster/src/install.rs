@@ -102,6 +102,7 @@ pub fn install(cluster: &LocalCluster, staged: &Path, chart: &Path, more: &[Stri
     for image in image::released(staged)? {
         image::import(cluster, &image)?;
     }
+    cluster.wait_for_deletion(NAMESPACE)?;
     let is_there = helm(cluster, &["status"]).is_ok();
     let upgrade = ["upgrade", "--install", "--create-namespace"];
     let mut helm = cluster.helm_command();

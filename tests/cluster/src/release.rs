@@ -67,7 +67,12 @@ impl ChartRelease {
     }
 
     /// Installs the chart.
+    ///
+    /// # Panics
+    /// If helm refuses it.
     pub fn install(&self) {
+        let ready = self.cluster.wait_for_deletion(NAMESPACE);
+        ready.expect("the namespace of the release before is gone");
         let way = install::way_to(&self.cluster);
         let mut helm = self.helm(&["install", "apportion", &chart(), "--create-namespace"]);
         succeed(helm.args(["--set", &self.values, "--set-string", &way]));

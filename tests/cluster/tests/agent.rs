@@ -42,6 +42,8 @@ impl AgentRelease {
             "env[0].name=KUBERNETES_SERVICE_HOST,env[0].value=127.0.0.1,\
              env[1].name=KUBERNETES_SERVICE_PORT,env[1].value={apiserver}"
         );
+        let ready = release.cluster.wait_for_deletion(NAMESPACE);
+        ready.expect("the namespace of the suite before is gone");
         let mut helm = release.cluster.helm_command();
         helm.args(["install", "apportion"]).arg(&chart);
         helm.args([
