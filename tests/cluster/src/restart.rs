@@ -1,4 +1,4 @@
-//! Kills and restarts one of the node's servers, as an upgrade or a crash does. The processes that it has started keep
+//! Kills and restarts a server of the cluster, as an upgrade or a crash does. The processes that it has started keep
 //! running.
 
 use std::ffi::OsString;
@@ -15,21 +15,12 @@ use crate::server::ClusterServer;
 const OF_NODE: [&str; 2] = ["containerd", "kubelet"];
 
 impl LocalCluster {
-    /// Kills the server `name` of the node, containerd or the kubelet, and starts it again with the same command.
+    /// Kills the server `name` and starts it again with the same command.
     ///
     /// # Errors
     /// If it does not run or cannot be started.
     pub fn restart(&mut self, name: &str) -> Result<()> {
-        let pid = |name: &str| {
-            let mut servers = self.servers();
-            let found = servers.find(|server| server.0 == name);
-            found
-                .map(|server| server.1)
-                .with_context(|| format!("no {name} runs"))
-        };
-        let old = pid(name)?;
-        let other = OF_NODE.iter().find(|of_node| **of_node != name);
-        let capacity = pid(other.context("the node has two servers")?)?;
+        let old = self.pid(name)?;
         let words = |file: &str| -> Result<Vec<OsString>> {
             let text = fs::read(format!("/proc/{old}/{file}"));
             let text = text.with_context(|| format!("failed to read how {name} was started"))?;
@@ -40,12 +31,16 @@ impl LocalCluster {
                 .map(|word| OsString::from_vec(word.to_vec()))
                 .collect())
         };
-        let mut command = Command::new("nsenter");
-        command
-            .arg(format!("--mount=/proc/{capacity}/ns/mnt"))
-            .arg("--")
-            .args(words("cmdline")?)
-            .env_clear();
+        let line = words("cmdline")?;
+        let mut command = if OF_NODE.contains(&name) {
+            self.in_node_mounts(name, &line)?
+        } else {
+            let (program, arguments) = line.split_first().context("a program has a name")?;
+            let mut command = Command::new(program);
+            command.args(arguments);
+            command
+        };
+        command.env_clear();
         for entry in words("environ")? {
             if let Some((key, value)) = entry.to_string_lossy().split_once('=') {
                 command.env(key, value);
@@ -55,5 +50,25 @@ impl LocalCluster {
         let log = self.folder().log(name);
         let server = ClusterServer::start(name, &mut command, &log)?;
         self.replace(server)
+    }
+
+    fn pid(&self, name: &str) -> Result<i32> {
+        let mut servers = self.servers();
+        let found = servers.find(|server| server.0 == name);
+        found
+            .map(|server| server.1)
+            .with_context(|| format!("no {name} runs"))
+    }
+
+    /// A command in the node's mount namespace, which the node's other server keeps open.
+    fn in_node_mounts(&self, name: &str, line: &[OsString]) -> Result<Command> {
+        let other = OF_NODE.iter().find(|of_node| **of_node != name);
+        let holder = self.pid(other.context("the node has two servers")?)?;
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--mount=/proc/{holder}/ns/mnt"))
+            .arg("--")
+            .args(line);
+        Ok(command)
     }
 }

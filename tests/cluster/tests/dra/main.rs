@@ -1,7 +1,6 @@
 //! Resource claims with the real kubelet and the default kube-scheduler: shares that it places by the agent's
 //! ResourceSlice are held to their limits, beside shares by annotation and across restarts.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use apportion_cluster::eventually;
@@ -9,6 +8,8 @@ use apportion_cluster::managed::{
     DEVICE_CLASS, MIB, ManagedNode, ManagedPod, by_claim, device_class, template,
 };
 use serde_json::{Value, json};
+
+mod storm;
 
 /// The agent gives shares by annotation to pods that it places itself.
 const OPTIONS: &[&str] = &["--dra", "on"];
@@ -24,7 +25,11 @@ struct ClaimNode {
 
 impl ClaimNode {
     fn start() -> Self {
-        let node = ManagedNode::with(OPTIONS);
+        Self::with(OPTIONS)
+    }
+
+    fn with(options: &[&str]) -> Self {
+        let node = ManagedNode::with(options);
         let slice = |node: &ManagedNode| slice(node).unwrap_or_default();
         eventually("the node's cards are offered", || {
             slice(&node)["spec"]["devices"]
@@ -238,71 +243,6 @@ fn a_share_by_annotation_takes_its_memory_from_claims_and_a_whole_card_waits_for
     second.says("alloc 0");
     drop((first, second));
     eventually("all of both is back", || both() == [all, all]);
-    node.ends_clean();
-}
-
-/// Claims placed by kube-scheduler and shares placed by the agent, while agent and kubelet are killed.
-#[test]
-fn claims_and_annotations_never_take_more_than_a_card_whatever_dies() {
-    let steps = std::env::var("APPORTION_STORM_STEPS").ok();
-    let steps: usize = steps.and_then(|steps| steps.parse().ok()).unwrap_or(60);
-    let mut node = ClaimNode::start();
-    let mut pods: BTreeMap<String, ManagedPod> = BTreeMap::new();
-    let mut seed = 20_261_126_u64;
-    let mut roll = |sides: usize| {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(seed >> 33).unwrap_or_default() % sides.max(1)
-    };
-    let mut kills = 0;
-    for step in 0..steps {
-        let name = format!("storm-{step}");
-        match roll(20) {
-            0 => {
-                node.node.kill_agent();
-                node.node.start_agent(OPTIONS);
-                kills += 1;
-            }
-            1 => {
-                node.node.restart("kubelet");
-                node.node.offers_slots();
-                kills += 1;
-            }
-            2..=8 => {
-                let template = ["first", "second"][roll(2)];
-                let pod = node.pod(&name, FULL, template);
-                pods.insert(name, pod);
-            }
-            9..=12 => {
-                let pod = node.node.pod(&name, FULL, |_| {});
-                pods.insert(name, pod);
-            }
-            _ => {
-                let chosen = pods.keys().nth(roll(pods.len())).cloned();
-                if let Some(pod) = chosen.and_then(|name| pods.remove(&name)) {
-                    pod.delete();
-                    std::mem::forget(pod);
-                }
-            }
-        }
-        for (given, all) in node.given() {
-            assert!(given <= all, "step {step}: {given} of {all} are given");
-        }
-        for pod in pods.values() {
-            let log = pod.logs("main");
-            let is_held = log.lines().all(|line| line != "alloc 0");
-            assert!(is_held, "step {step}: {} got a byte more: {log}", pod.name);
-        }
-    }
-    assert!(kills > 0, "the storm was none");
-    let ran = pods.values().filter(|pod| pod.phase() == "Running").count();
-    println!(
-        "{ran} of {} pods run after {steps} steps with {kills} kills",
-        pods.len()
-    );
-    assert!(ran > 0);
-    drop(pods);
     node.ends_clean();
 }
 
