@@ -28,6 +28,8 @@ pub const MIB: u64 = 1 << 20;
 /// What each pod's share is.
 pub const LIMIT: u64 = 2000 * MIB;
 const SLOTS: u16 = 8;
+/// Where the simulated driver listens, as seen on the node.
+const DRIVER_SOCKET: &str = "/run/apportion/sim/driver.sock";
 
 /// One agent at a time: the node has one kubelet.
 static TURN: Mutex<()> = Mutex::new(());
@@ -122,29 +124,44 @@ impl ManagedNode {
         self.agent = Some(command.spawn().expect("util-linux is there"));
     }
 
-    fn agent_command(&self) -> Command {
+    /// A program of the staged tree in the node's mount namespace, with the simulated driver.
+    ///
+    /// # Panics
+    /// If nothing was staged.
+    #[must_use]
+    pub fn in_node(&self, program: &str) -> Command {
+        let mut command = self.enter(program);
+        command.env("APPORTION_SIM_SOCKET", DRIVER_SOCKET);
+        command
+    }
+
+    fn enter(&self, program: &str) -> Command {
         let mut servers = self.cluster.servers();
-        let (_, capacity) = servers
+        let (_, holder) = servers
             .find(|server| server.0 == "containerd")
             .expect("it runs");
         let staged = std::env::var_os("APPORTION_STAGED").map(PathBuf::from);
-        let program = staged
-            .expect("the tree is named")
-            .join("bin/apportion-agent");
+        let staged = staged.expect("the tree is named");
         let mut command = Command::new("nsenter");
         command
-            .arg(format!("--mount=/proc/{capacity}/ns/mnt"))
+            .arg(format!("--mount=/proc/{holder}/ns/mnt"))
             .arg("--")
-            .arg(program)
+            .arg(staged.join("bin").join(program))
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn agent_command(&self) -> Command {
+        let mut command = self.enter("apportion-agent");
+        command
             .args(["--kubelet-dir", "/var/lib/kubelet"])
             .args(["--cdi-dir", "/run/cdi"])
             .args(["--node-name", &self.cluster.node()])
-            .env("KUBECONFIG", self.cluster.folder().kubeconfig())
-            .stdin(Stdio::null());
+            .env("KUBECONFIG", self.cluster.folder().kubeconfig());
         match self.driver {
             NodeDriver::Simulated => command
                 .arg("--sim")
-                .env("APPORTION_SIM_SOCKET", "/run/apportion/sim/driver.sock"),
+                .env("APPORTION_SIM_SOCKET", DRIVER_SOCKET),
             NodeDriver::Installed => command
                 .args([
                     "--dir",

@@ -9,6 +9,7 @@ use apportion_cluster::managed::{
 };
 use serde_json::{Value, json};
 
+mod refused;
 mod storm;
 
 /// The agent gives shares by annotation to pods that it places itself.
