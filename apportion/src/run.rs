@@ -105,6 +105,7 @@ fn grant(
                 }
             })
             .collect(),
+        is_elastic: allocation.grants.iter().any(cards::is_elastic),
         driver_limit: None,
     }
 }

@@ -12,8 +12,8 @@
 
 use apportion_abi::names::{ENV_GRANT, ENV_VISIBLE};
 use apportion_abi::paths::{
-    CONTAINER_ACCOUNT, CONTAINER_SIM_CARDS, LIMITS_FILE, PRELOAD_LIBRARY, SIM_CUDA, SIM_NVML,
-    USAGE_FILE,
+    BURST_FILE, CONTAINER_ACCOUNT, CONTAINER_SIM_CARDS, LIMITS_FILE, PRELOAD_LIBRARY, SIM_CUDA,
+    SIM_NVML, USAGE_FILE, WAKE_FIFO,
 };
 
 use crate::container_edits::{ContainerEdits, ContainerMount, DeviceNode};
@@ -55,10 +55,14 @@ pub enum DriverFiles {
     },
 }
 
-/// The library must be executable and the account must not. The container may write only the usage file.
+/// The library must be executable and the account must not. The container may write only the usage file, and the files
+/// in which the programs of an elastic share ask for more.
 const LIBRARY_OPTIONS: &[&str] = &["ro", "bind", "exec", "nosuid", "nodev"];
 const FILE_OPTIONS: &[&str] = &["ro", "bind", "noexec", "nosuid", "nodev"];
 const USAGE_OPTIONS: &[&str] = &["rw", "bind", "noexec", "nosuid", "nodev"];
+
+/// The files that only the accounts of elastic shares have.
+const OF_ELASTIC: [&str; 2] = [BURST_FILE, WAKE_FIFO];
 
 /// The device files that every CUDA program needs beside its cards.
 pub const CONTROL_DEVICES: &[&str] =
@@ -133,11 +137,25 @@ fn with_cards(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
 fn account_mounts(grant: &Grant) -> Vec<ContainerMount> {
     let account = |file: &str| format!("{}/{file}", grant.account);
     let library = grant.library.clone();
-    vec![
+    let mut mounts = vec![
         mount(library, inside(PRELOAD_LIBRARY), LIBRARY_OPTIONS),
         mount(account(LIMITS_FILE), inside(LIMITS_FILE), FILE_OPTIONS),
         mount(account(USAGE_FILE), inside(USAGE_FILE), USAGE_OPTIONS),
-    ]
+    ];
+    if grant.is_elastic {
+        let asking = OF_ELASTIC.map(|file| mount(account(file), inside(file), USAGE_OPTIONS));
+        mounts.extend(asking);
+    }
+    mounts
+}
+
+/// What stands in a slot for the files that only elastic shares have: the usage file, which the container has anyway. The
+/// library of a fixed share does not look for them.
+pub(crate) fn absent_files(grant: &Grant) -> impl Iterator<Item = ContainerMount> {
+    let is_elastic = grant.is_elastic;
+    let absent = OF_ELASTIC.into_iter().filter(move |_| !is_elastic);
+    let usage = format!("{}/{USAGE_FILE}", grant.account);
+    absent.map(move |file| mount(usage.clone(), inside(file), USAGE_OPTIONS))
 }
 
 fn device_nodes(grant: &Grant, files: &ContainerFiles) -> Vec<DeviceNode> {
@@ -225,6 +243,7 @@ mod tests {
             library: "/usr/lib/apportion/libapportion_cuda.so".into(),
             share: Share::Whole,
             cards: vec![card(0), card(1)],
+            is_elastic: false,
             driver_limit: None,
         }
     }
@@ -244,6 +263,21 @@ mod tests {
     fn value<'a>(edits: &'a ContainerEdits, name: &str) -> &'a str {
         let found = edits.env.iter().find(|(key, _)| *key == name);
         found.map_or("", |(_, value)| value)
+    }
+
+    #[test]
+    fn an_elastic_share_can_also_write_where_it_asks_for_more() {
+        let elastic = Grant {
+            is_elastic: true,
+            ..grant()
+        };
+        let files = simulated();
+        let edits = edits(&elastic, EditTarget::Container(&files));
+        let mounts = edits.mounts.iter();
+        let writable = mounts.filter(|m| !m.options.contains(&"ro"));
+        let writable: Vec<_> = writable.map(|m| m.container_path.as_str()).collect();
+        let expected = ["/.apportion/usage", "/.apportion/burst", "/.apportion/wake"];
+        assert_eq!(writable, expected);
     }
 
     #[test]

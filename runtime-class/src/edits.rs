@@ -102,6 +102,7 @@ mod tests {
                     allocatable: Bytes::from_mib(1000),
                 })
                 .collect(),
+            is_elastic: false,
             driver_limit: None,
         }
     }

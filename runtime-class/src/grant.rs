@@ -15,6 +15,8 @@ pub struct Grant {
     pub share: Share,
     /// The cards in the order in which the program sees them.
     pub cards: Vec<GrantedCard>,
+    /// Whether it may use more of a card than it is guaranteed. Its account then has the files in which programs ask.
+    pub is_elastic: bool,
     /// The driver's own limit on each card, in MiB, where the driver keeps one and it is the same for all cards.
     pub driver_limit: Option<u64>,
 }

@@ -18,7 +18,7 @@
 use apportion_abi::Share;
 use apportion_abi::paths::CONTAINER_SIM_CARDS;
 
-use crate::container::{ContainerFiles, DriverFiles};
+use crate::container::{ContainerFiles, DriverFiles, absent_files};
 use crate::container_edits::{ContainerEdits, ContainerMount};
 use crate::edits::{EditTarget, edits};
 use crate::grant::Grant;
@@ -92,6 +92,8 @@ pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> S
         library: String::new(),
         share: Share::Whole,
         cards: Vec::new(),
+        // Nobody knows yet whether the share will be. What a fixed one does not have leads to its usage.
+        is_elastic: true,
         driver_limit: None,
     };
     let ContainerEdits { env, mounts, .. } = edits(&nobody, kind.target(files));
@@ -129,6 +131,9 @@ pub fn contents(grant: &Grant, files: &ContainerFiles, kind: Kind) -> Vec<SlotCo
             named.any(|named| is_within(&mount.container_path, &named.container_path))
         })
         .map(behind);
+    let absent = absent_files(grant)
+        .filter(|_| kind == Kind::Share)
+        .map(behind);
     let devices = edits.devices.into_iter().map(|device| SlotContent::Device {
         path: format!(
             "{DEVICES}{}",
@@ -139,7 +144,8 @@ pub fn contents(grant: &Grant, files: &ContainerFiles, kind: Kind) -> Vec<SlotCo
         ),
         of: device.host_path,
     });
-    folders.into_iter().chain(mounts).chain(devices).collect()
+    let links = mounts.chain(absent);
+    folders.into_iter().chain(links).chain(devices).collect()
 }
 
 fn behind(mount: ContainerMount) -> SlotContent {
@@ -189,6 +195,7 @@ mod tests {
                     allocatable: Bytes::from_mib(4000),
                 })
                 .collect(),
+            is_elastic: false,
             driver_limit: None,
         }
     }
@@ -236,6 +243,27 @@ mod tests {
             assert!(named.is_subset(&there), "{named:?} {there:?}");
             let spare: Vec<_> = there.difference(&named).collect();
             assert!(spare.iter().all(|name| *name == SIM_CARDS), "{spare:?}");
+        }
+    }
+
+    #[test]
+    fn a_fixed_share_has_its_usage_where_an_elastic_one_asks_for_more() {
+        let target = |is_elastic: bool, name: &str| {
+            let grant = Grant {
+                is_elastic,
+                ..grant(&[3])
+            };
+            let all = contents(&grant, &kinds()[0], Kind::Share);
+            let found = all.into_iter().filter_map(|content| match content {
+                SlotContent::Link { path, to } if path == name => Some(to),
+                _ => None,
+            });
+            found.collect::<Vec<_>>()
+        };
+        let account = "/run/apportion/accounts/1-1";
+        for (link, file) in [(".apportion_burst", "burst"), (".apportion_wake", "wake")] {
+            assert_eq!(target(true, link), [format!("{account}/{file}")]);
+            assert_eq!(target(false, link), [format!("{account}/usage")]);
         }
     }
 

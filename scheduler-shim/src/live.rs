@@ -23,6 +23,7 @@ mod agent_workers;
 mod agents;
 mod api;
 mod back_off;
+mod burst_refusals;
 mod card_assignment;
 mod certificate_authority;
 mod claims;

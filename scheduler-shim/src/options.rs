@@ -130,6 +130,10 @@ pub(crate) struct SimulateOptions {
     #[arg(long, value_name = "POD")]
     pub(crate) explain: Option<String>,
 
+    /// What the webhook does with a pod whose GPU memory limit is above its request; with refuse, the limit counts
+    #[arg(long, value_name = "WHAT", default_value = "refuse")]
+    pub(crate) request_below_limit: LimitAboveRequest,
+
     #[command(flatten)]
     pub(crate) choices: PolicyOptions,
 
@@ -264,6 +268,8 @@ pub(crate) enum LimitAboveRequest {
     Refuse,
     /// Schedule and charge the limit, and warn the user who creates the pod
     ChargeLimit,
+    /// Guarantee and charge the request, and let the pod burst up to the limit
+    Burst,
 }
 
 #[cfg(test)]

@@ -7,10 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use apportion_abi::EscapedText;
+use apportion_abi::names::ANNOTATION_BURST;
+use apportion_admission::Pod;
+use apportion_admission::limits::growing;
 use apportion_kubernetes::since_epoch;
 use jiff::Timestamp;
+use serde_json::Value;
 
-use crate::options::SimulateOptions;
+use crate::options::{LimitAboveRequest, SimulateOptions};
 use apportion_exit::CommandFailure;
 use apportion_explain::report::{self, DecisionReport};
 use apportion_explain::{decided_cluster, explain};
@@ -33,6 +37,11 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
     let usage = UsageHistory::take(&mut objects, &mut warnings);
     let mut inventory = ObjectInventory::of(objects, &mut warnings);
     templates::expand(&mut inventory, &mut warnings);
+    if asked.request_below_limit == LimitAboveRequest::Burst {
+        for pod in bursting_pods(&inventory) {
+            inventory.put(pod, &mut warnings);
+        }
+    }
     let nobody = BTreeMap::new();
     let made = claims::of_templates(&inventory);
     inventory.extend(made, &mut warnings);
@@ -56,6 +65,20 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
     }
     print_warnings(&report);
     print(&report, asked.json)
+}
+
+/// The waiting pods that the webhook would have marked, with the mark: they may burst up to their limit.
+fn bursting_pods(inventory: &ObjectInventory) -> Vec<Value> {
+    let waiting = inventory
+        .all("Pod")
+        .filter(|pod| pods::node(*pod).is_none());
+    let marked = waiting.filter_map(|pod| {
+        let mut json = pod.read_apart().into_owned();
+        growing(&Pod::read(&json).ok()?)?;
+        json["metadata"]["annotations"][ANNOTATION_BURST] = "true".into();
+        Some(json)
+    });
+    marked.collect()
 }
 
 /// The pod with this name, which may lack its namespace.

@@ -99,6 +99,7 @@ fn settings(asked: &SchedulerWebhookOptions) -> AdmissionSettings {
         request_below_limit: match asked.request_below_limit {
             options::LimitAboveRequest::Refuse => RequestBelowLimit::Refuse,
             options::LimitAboveRequest::ChargeLimit => RequestBelowLimit::ChargeLimit,
+            options::LimitAboveRequest::Burst => RequestBelowLimit::Burst,
         },
     }
 }

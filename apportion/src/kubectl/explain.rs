@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt};
 use serde::Serialize;
 
 use crate::api::ClusterConnection;
-use crate::gpus::{age, memory, trouble};
+use crate::gpus::{age, guaranteed, memory, trouble};
 use crate::options::ExplainOptions;
 use crate::pod::{GROUP, asks, condition, has_share, node_of, phase, queue_of, stuck};
 use crate::queues::{self, amount};
@@ -50,6 +50,8 @@ struct ExplainedShare {
     uuid: String,
     container: String,
     limit_bytes: i64,
+    /// What is always there; the limit, except where the share may burst.
+    guaranteed_bytes: i64,
 }
 
 #[derive(Debug, Serialize)]
@@ -186,6 +188,7 @@ impl RelatedObjects {
                 uuid: uuid.clone(),
                 container: holder.container,
                 limit_bytes: holder.limit_bytes,
+                guaranteed_bytes: guaranteed(holder.guaranteed_bytes, holder.limit_bytes),
             })
         });
         shares.collect()
@@ -299,8 +302,14 @@ fn text(explanation: &KubectlExplanation) -> String {
             name => format!(" for container {name}"),
         };
         let limit = memory(share.limit_bytes);
+        let has = if share.guaranteed_bytes < share.limit_bytes {
+            let guaranteed = memory(share.guaranteed_bytes);
+            format!("is guaranteed {guaranteed} and may use up to {limit}")
+        } else {
+            format!("has {limit}")
+        };
         line(format!(
-            "  has {limit} of GPU {} ({}){container}",
+            "  {has} of GPU {} ({}){container}",
             share.gpu, share.uuid
         ));
     }

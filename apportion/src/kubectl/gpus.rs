@@ -159,6 +159,11 @@ pub(crate) fn memory(bytes: i64) -> String {
     Bytes(u64::try_from(bytes).unwrap_or_default()).to_string()
 }
 
+/// What a holder is guaranteed. Its agent says it only where it is less than the limit.
+pub(crate) fn guaranteed(guaranteed: Option<i64>, limit: i64) -> i64 {
+    guaranteed.unwrap_or(limit)
+}
+
 fn health(health: CardHealth) -> &'static str {
     match health {
         CardHealth::Healthy => "healthy",

@@ -9,7 +9,7 @@ use apportion_exit::CommandFailure;
 use serde::Serialize;
 
 use crate::api::ClusterConnection;
-use crate::gpus::{self, NodeGpu, memory};
+use crate::gpus::{self, NodeGpu, guaranteed, memory};
 
 /// A share and its GPU.
 #[derive(Debug, Serialize)]
@@ -22,8 +22,10 @@ struct TopShare {
     node: String,
     gpu: i64,
     uuid: String,
+    /// What is always there; the limit, except where the share may burst.
+    guaranteed_bytes: i64,
     limit_bytes: i64,
-    /// The part of the GPU's allocatable memory, in percent.
+    /// What is guaranteed, as a part of the GPU's allocatable memory, in percent.
     percent: i64,
 }
 
@@ -33,7 +35,24 @@ struct TopReport<'a> {
     shares: &'a [TopShare],
 }
 
-const COLUMNS: &[TableColumn<TopShare>] = &[
+const GUARANTEED: TableColumn<TopShare> = TableColumn {
+    title: "GUARANTEED",
+    cell: |share| memory(share.guaranteed_bytes),
+    side: CellAlignment::Right,
+};
+
+/// The columns of a table of shares. What is guaranteed is shown if it differs from any limit.
+fn columns(shares: &[TopShare]) -> Vec<TableColumn<TopShare>> {
+    let mut columns = Vec::from(COLUMNS);
+    let mut all = shares.iter();
+    let limit = columns.iter().position(|column| column.title == "LIMIT");
+    if let Some(limit) = limit.filter(|_| all.any(|of| of.guaranteed_bytes < of.limit_bytes)) {
+        columns.insert(limit, GUARANTEED);
+    }
+    columns
+}
+
+const COLUMNS: [TableColumn<TopShare>; 7] = [
     TableColumn {
         title: "NAMESPACE",
         cell: |share| share.namespace.clone().unwrap_or_else(|| "-".to_owned()),
@@ -87,7 +106,7 @@ pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(
     }
     let shares = match shares.as_slice() {
         [] => "no shares\n".to_owned(),
-        shares => lay_out(COLUMNS, shares),
+        shares => lay_out(&columns(shares), shares),
     };
     output::all(&format!("{}\n{shares}", gpus::text(&nodes, &gpus)))
 }
@@ -100,8 +119,12 @@ fn shares(gpu: &NodeGpu) -> impl Iterator<Item = TopShare> + '_ {
         node: gpu.node.clone(),
         gpu: gpu.card.index,
         uuid: gpu.card.uuid.clone(),
+        guaranteed_bytes: guaranteed(holder.guaranteed_bytes, holder.limit_bytes),
         limit_bytes: holder.limit_bytes,
-        percent: percent(holder.limit_bytes, gpu.card.allocatable_bytes),
+        percent: percent(
+            guaranteed(holder.guaranteed_bytes, holder.limit_bytes),
+            gpu.card.allocatable_bytes,
+        ),
     })
 }
 
@@ -116,7 +139,28 @@ fn percent(part: i64, whole: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::percent;
+    use super::{TopShare, columns, percent};
+
+    #[test]
+    fn a_guarantee_is_shown_only_beside_limits_above_it() {
+        let share = |guaranteed_bytes| TopShare {
+            namespace: None,
+            pod: None,
+            container: "c".to_owned(),
+            node: "n".to_owned(),
+            gpu: 0,
+            uuid: "GPU-1".to_owned(),
+            guaranteed_bytes,
+            limit_bytes: 2,
+            percent: 1,
+        };
+        let titles = |shares: &[TopShare]| {
+            let all = columns(shares).into_iter().map(|column| column.title);
+            all.collect::<Vec<_>>()
+        };
+        assert!(!titles(&[share(2)]).contains(&"GUARANTEED"));
+        assert!(titles(&[share(2), share(1)]).contains(&"GUARANTEED"));
+    }
 
     #[test]
     fn a_part_is_rounded_to_the_nearest_percent() {

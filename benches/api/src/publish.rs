@@ -120,6 +120,7 @@ fn card_status(list: &v1::ListReply, card: &v1::Card) -> GpuCard {
             pod: None,
             container: allocation.name.clone(),
             limit_bytes: signed(grant.limit_bytes),
+            guaranteed_bytes: None,
         })
     });
     GpuCard {

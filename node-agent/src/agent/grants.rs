@@ -70,6 +70,7 @@ impl GrantSource<'_> {
                 .iter()
                 .map(|grant| self.cards.granted(grant.card, grant.limit))
                 .collect(),
+            is_elastic: allocation.is_elastic(),
             driver_limit: self.driver_limit(allocation),
         }
     }

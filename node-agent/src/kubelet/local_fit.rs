@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, GpuRequest};
+use apportion_abi::names::{ANNOTATION_FRACTION_LIMIT, ANNOTATION_MEMORY_LIMIT};
+use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, GpuRequest, Share, whole_units};
+use apportion_kubernetes::Quantity;
 use apportion_ledger::{AllocationId, AllocationOwner, AllocationRefusal, PlacementProposal};
 use apportion_proto::v1;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -48,15 +50,16 @@ impl LocalFit {
     /// Reserves the pod's request and commits it to the pod.
     pub(crate) async fn allocate(&self, holder: &Holder) -> Result<(), Status> {
         let facts = self.facts(&holder.pod).await?;
-        let request = request(&facts)?;
+        let (request, limit) = (request(&facts)?, limit(&facts)?);
         let _placement_lock = self.placement_lock.lock().await;
-        let asks = choose(&self.agent.views.borrow().list.cards, request)
+        let cards = self.agent.views.borrow().list.cards.clone();
+        let asks = choose(&cards, request)
             .map_err(|why| Status::resource_exhausted(format!("pod {}: {why}", facts.name)))?;
         let proposal = PlacementProposal {
             key: holder.pod.clone(),
             name: facts.name.clone(),
+            ceilings: limit.map_or_else(Vec::new, |limit| ceilings(&cards, &asks, limit)),
             asks,
-            ceilings: Vec::new(),
             ttl: TTL,
         };
         let reply = self
@@ -121,6 +124,48 @@ fn request(facts: &PodFacts) -> Result<GpuRequest, Status> {
         .map_err(|error| Status::failed_precondition(format!("pod {name}: {error}")))
 }
 
+/// How much of each card the pod may use, if that is more than its request.
+fn limit(facts: &PodFacts) -> Result<Option<Share>, Status> {
+    let wrong = |key: &str, text: &str| {
+        let why = format!("pod {}: {key} {text:?} is no limit for a share", facts.name);
+        Status::failed_precondition(why)
+    };
+    match (&facts.memory_limit, &facts.fraction_limit) {
+        (Some(text), _) if facts.memory.is_some() => {
+            let bytes = text.parse::<Quantity>().ok().and_then(Quantity::whole);
+            let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+            let bytes = bytes.ok_or_else(|| wrong(ANNOTATION_MEMORY_LIMIT, text))?;
+            Ok(Some(Share::Memory(Bytes(bytes))))
+        }
+        (_, Some(text)) if facts.fraction.is_some() => match text.parse() {
+            Ok(fraction) => Ok(Some(Share::Fraction(fraction))),
+            Err(_) => Err(wrong(ANNOTATION_FRACTION_LIMIT, text)),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// The limit on each card on which it is above what is asked for. It is never more than the card has.
+fn ceilings(cards: &[v1::Card], asks: &[CardRequest], limit: Share) -> Vec<CardRequest> {
+    let above = asks.iter().filter_map(|ask| {
+        let card = cards
+            .iter()
+            .find(|card| card.uuid.parse() == Ok(ask.card))?;
+        let capacity = capacity(card);
+        let most = whole_units(capacity.allocatable());
+        let bytes = limit.bytes_of(capacity).min(most);
+        (bytes > ask.bytes).then_some(CardRequest { bytes, ..*ask })
+    });
+    above.collect()
+}
+
+fn capacity(card: &v1::Card) -> CardCapacity {
+    CardCapacity {
+        total: Bytes(card.total_bytes),
+        reserved: Bytes(card.reserved_bytes),
+    }
+}
+
 /// The fullest cards on which the request fits.
 fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<CardRequest>, String> {
     let mut fitting: Vec<(u64, CardRequest)> =
@@ -161,11 +206,7 @@ fn sizeless(card: &v1::Card) -> String {
 /// The memory that would be left on the card, and the request for it.
 fn fit(card: &v1::Card, request: GpuRequest) -> Option<(u64, CardRequest)> {
     let uuid: CardUuid = card.uuid.parse().ok()?;
-    let capacity = CardCapacity {
-        total: Bytes(card.total_bytes),
-        reserved: Bytes(card.reserved_bytes),
-    };
-    let bytes = request.share.bytes_of(capacity);
+    let bytes = request.share.bytes_of(capacity(card));
     if bytes == Bytes::ZERO {
         return None;
     }
@@ -176,6 +217,7 @@ fn fit(card: &v1::Card, request: GpuRequest) -> Option<(u64, CardRequest)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubelet::pods::facts;
 
     fn card(number: u8, free: u64) -> v1::Card {
         v1::Card {
@@ -221,6 +263,34 @@ mod tests {
         let why = chosen(std::slice::from_ref(&unknown), "400", "1").unwrap_err();
         assert!(why.contains("does not report its memory size"), "{why}");
         assert_eq!(chosen(&[unknown, card(2, 500)], "400", "1"), Ok(vec![2]));
+    }
+
+    /// What is kept of a pod with these annotations and the mark.
+    fn bursting(annotations: serde_json::Value) -> PodFacts {
+        let mut pod = serde_json::json!({"metadata": {"annotations": annotations}});
+        pod["metadata"]["annotations"]["apportion.dev/gpu-memory-burst"] = "true".into();
+        facts(&serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn a_limit_above_the_request_is_at_most_the_card() {
+        let of = |limit: &str| {
+            bursting(serde_json::json!({"gpu-memory": "200", "gpu-memory.limit": limit}))
+        };
+        let cards = [card(1, 1000)];
+        let asks = choose(&cards, request(&of("1Gi")).unwrap()).unwrap();
+        let most = |text: &str| {
+            let limit = limit(&of(text)).unwrap().unwrap();
+            let all = ceilings(&cards, &asks, limit);
+            all.iter().map(|one| one.bytes.as_mib()).collect::<Vec<_>>()
+        };
+        assert_eq!(most("600Mi"), [600]);
+        assert_eq!(most("12Gi"), [1000]);
+        assert!(most("200Mi").is_empty(), "it is a fixed share");
+        assert!(limit(&of("lots")).is_err());
+        let fraction = serde_json::json!({"gpu-fraction": "0.25", "gpu-fraction.limit": "0.5"});
+        let half = Share::Fraction("0.5".parse().unwrap());
+        assert_eq!(limit(&bursting(fraction)).unwrap(), Some(half));
     }
 
     #[test]

@@ -9,7 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_abi::names::{ANNOTATION_DEVICES, ANNOTATION_FRACTION, ANNOTATION_MEMORY};
+use apportion_abi::names::{
+    ANNOTATION_BURST, ANNOTATION_DEVICES, ANNOTATION_FRACTION, ANNOTATION_FRACTION_LIMIT,
+    ANNOTATION_MEMORY, ANNOTATION_MEMORY_LIMIT,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use tokio::sync::watch;
@@ -34,6 +37,9 @@ pub(crate) struct PodFacts {
     pub(crate) memory: Option<String>,
     pub(crate) fraction: Option<String>,
     pub(crate) devices: Option<String>,
+    /// The limits of the two, of a pod that may burst.
+    pub(crate) memory_limit: Option<String>,
+    pub(crate) fraction_limit: Option<String>,
     /// Whether no container of it runs or will run again.
     pub(crate) has_ended: bool,
     /// Its init containers that run to completion; the kubelet lists no devices for them.
@@ -146,8 +152,10 @@ async fn follow(node: Option<&str>, socket: &Path, pods: &watch::Sender<NodePods
     of_kubelet::follow(events, pods).await;
 }
 
-fn facts(pod: &Pod) -> PodFacts {
+pub(super) fn facts(pod: &Pod) -> PodFacts {
     let annotation = |name: &str| pod.annotations().get(name).cloned();
+    let may_burst = pod.annotations().contains_key(ANNOTATION_BURST);
+    let limit = |name: &str| annotation(name).filter(|_| may_burst);
     let phase = pod
         .status
         .as_ref()
@@ -157,6 +165,8 @@ fn facts(pod: &Pod) -> PodFacts {
         memory: annotation(ANNOTATION_MEMORY),
         fraction: annotation(ANNOTATION_FRACTION),
         devices: annotation(ANNOTATION_DEVICES),
+        memory_limit: limit(ANNOTATION_MEMORY_LIMIT),
+        fraction_limit: limit(ANNOTATION_FRACTION_LIMIT),
         init: init(pod),
         covered: covered(pod),
         is_ending: pod.metadata.deletion_timestamp.is_some(),

@@ -64,19 +64,22 @@ names! {
             written_by: "user", read_by: "webhook, scheduler",
             "Share of the container NAME, in the words of KAI 0.18; several containers of a pod may have one";
         ANNOTATION_CONTAINER_REQUEST "nvidia.com/container.NAME.gpu-memory.request" "annotation of a pod",
-            value: "Kubernetes quantity in bytes, the same as the limit if both are given",
+            value: "Kubernetes quantity in bytes, at most the limit",
             written_by: "user", read_by: "webhook, scheduler",
-            "The same; a request below the limit is refused, or the limit is the share (`--request-below-limit`)";
+            "The same. A request below the limit is refused, or the limit is the share, or the pod may burst up to the limit (`--request-below-limit`)";
         ANNOTATION_PORTION_LIMIT "kai.scheduler/container.NAME.gpu-memory.portion.limit" "annotation of a pod",
             value: "above `gpu-fraction` and below 1", written_by: "user", read_by: "webhook, scheduler",
-            "KAI's limit above `gpu-fraction`: refused, or it is the share (`--request-below-limit`)";
+            "KAI's limit above `gpu-fraction`: refused, or it is the share, or the pod may burst up to it (`--request-below-limit`)";
         ANNOTATION_FRACTION_LIMIT "gpu-fraction.limit" "annotation of a pod",
-            value: "above `gpu-fraction` and below 1", written_by: "user", read_by: "webhook, scheduler",
+            value: "above `gpu-fraction` and below 1", written_by: "user", read_by: "webhook, scheduler, agent",
             "The same, in one word";
         ANNOTATION_MEMORY_LIMIT "gpu-memory.limit" "annotation of a pod",
             value: "Kubernetes quantity with a unit, such as `4Gi`",
-            written_by: "user", read_by: "webhook, scheduler",
-            "KAI's limit for `gpu-memory`: if above it, refused, or it is the share (`--request-below-limit`)";
+            written_by: "user", read_by: "webhook, scheduler, agent",
+            "KAI's limit for `gpu-memory`: if above it, refused, or it is the share, or the pod may burst up to it (`--request-below-limit`)";
+        ANNOTATION_BURST "apportion.dev/gpu-memory-burst" "annotation of a pod", value: "`true`",
+            written_by: "webhook, with `--request-below-limit burst`", read_by: "scheduler, agent",
+            "The pod's GPU memory request is what it is guaranteed, and it may burst up to its limit. Without it the limit is the share";
         ANNOTATION_COMPUTE_MODE "kai.scheduler/gpu-compute-sharing-mode" "annotation of a pod",
             value: "`time-slicing`", written_by: "user", read_by: "webhook",
             "How pods share the time of a GPU: as the driver divides it. The webhook refuses `sm-sharing`";

@@ -113,9 +113,10 @@ pub struct GpuCard {
     pub reserved_bytes: i64,
     /// Memory that shares can have: physical less reserved, in bytes.
     pub allocatable_bytes: i64,
-    /// Sum of the limits of all shares, in bytes.
+    /// Sum of what all shares are guaranteed, in bytes: their limits, except of those that may use more.
     pub allocated_bytes: i64,
-    /// Memory for further shares: allocatable less allocated less unmanaged, in bytes.
+    /// Memory that further shares can be guaranteed, in bytes: allocatable less allocated, less unmanaged, less what shares
+    /// use above their guarantees.
     pub free_bytes: i64,
     /// Memory in use as the driver reports it, in bytes. It is updated less often than the other fields.
     pub used_bytes: i64,
@@ -158,6 +159,9 @@ pub struct GpuHolder {
     pub container: String,
     /// The most memory that its processes may use together, in bytes.
     pub limit_bytes: i64,
+    /// Memory that its processes can always have, in bytes. Absent if that is the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guaranteed_bytes: Option<i64>,
 }
 
 /// Sums over all GPUs of the node, as `kubectl get gpunodes` shows them.
@@ -174,7 +178,7 @@ pub struct GpuTotals {
     pub holders: i64,
     /// Memory that shares can have.
     pub allocatable: String,
-    /// Sum of the limits of all shares.
+    /// Sum of what all shares are guaranteed.
     pub allocated: String,
     /// Memory for further shares.
     pub free: String,

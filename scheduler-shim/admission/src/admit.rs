@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::containers::{ContainerIndex, is_shared, shared_containers};
 use crate::immutable_fields::is_gpu_request;
-use crate::limits::{RequestBelowLimit, growing};
+use crate::limits::{self, RequestBelowLimit, growing};
 use crate::pod::{Pod, Variable, VariablesFrom, Volume};
 use crate::refusal::PodRefusal;
 use crate::strict::StrictBounds;
@@ -52,6 +52,7 @@ pub struct AdmissionSettings {
 /// # Errors
 /// The first rule that makes this impossible. The pod may then be half changed.
 pub fn mutate(pod: &mut Pod, settings: &AdmissionSettings, entropy: u64) -> Result<(), PodRefusal> {
+    limits::mark(pod, settings.request_below_limit);
     if is_shared(pod) && !pod.spec.containers.is_empty() {
         let shared =
             shared_containers(pod).map_err(|why| PodRefusal::ContainerReference(Box::new(why)))?;
@@ -170,12 +171,7 @@ pub fn validate(pod: &Pod, settings: &AdmissionSettings) -> Result<(), PodRefusa
     request::check(pod)?;
     unsupported::check(pod)?;
     share_resources::check(pod)?;
-    match (settings.request_below_limit, growing(pod)) {
-        (RequestBelowLimit::Refuse, Some(growing)) => {
-            return Err(PodRefusal::Growing(Box::new(growing)));
-        }
-        (RequestBelowLimit::ChargeLimit, _) | (_, None) => {}
-    }
+    limits::check_setting(pod, settings.request_below_limit)?;
     if settings.block_visible_devices {
         devices::check(pod)?;
     }
@@ -188,7 +184,8 @@ pub fn validate(pod: &Pod, settings: &AdmissionSettings) -> Result<(), PodRefusa
 /// The warnings for the user who creates an admitted pod.
 #[must_use]
 pub fn warnings(pod: &Pod) -> Vec<String> {
-    let grows = growing(pod).map(|growing| growing.warning());
+    let grows = growing(pod).filter(|_| !limits::may_burst(pod));
+    let grows = grows.map(|growing| growing.warning());
     grows
         .into_iter()
         .chain(unsupported::warnings(pod))

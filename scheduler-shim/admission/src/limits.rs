@@ -1,9 +1,14 @@
 //! Limits above the request. KAI lets such a container grow beyond its request if its card has room.
 //!
-//! Apportion promises the whole limit and never takes memory back. So such a pod is refused, or its limit is scheduled
-//! and charged. In both cases the limit must be valid by KAI's rules.
+//! A cluster chooses what that means here: such a pod is refused, or its limit is scheduled and charged, or its request
+//! is guaranteed and it may burst up to its limit. In all cases the limit must be valid by KAI's rules.
+//!
+//! # Decision: a mark on the pod says that it may burst
+//! The scheduler and the agents could have the setting, too. But then a pod that runs would change its meaning with the
+//! setting, and programs with different settings would count it differently. So the webhook writes the choice on the
+//! pod when it is created ([`names::BURST`]), and the others read it there.
 
-use apportion_abi::{GpuFraction, Share};
+use apportion_abi::{GpuFraction, SHARE_UNIT, Share};
 
 use crate::container_annotations;
 use crate::containers::fraction_container;
@@ -24,6 +29,57 @@ pub enum RequestBelowLimit {
     Refuse,
     /// Schedule and charge the limit, and warn the creator.
     ChargeLimit,
+    /// Schedule and charge the request, and let the pod burst up to the limit.
+    Burst,
+}
+
+/// The value of the mark of pods that may burst.
+const MAY: &str = "true";
+
+/// Whether a pod is marked: its request is guaranteed, and it may burst up to its limit.
+#[must_use]
+pub fn may_burst(pod: &Pod) -> bool {
+    pod.annotation(names::BURST) == Some(MAY)
+}
+
+/// Marks a pod that may burst, and no other.
+pub fn mark(pod: &mut Pod, setting: RequestBelowLimit) {
+    let may = setting == RequestBelowLimit::Burst && growing(pod).is_some();
+    let annotations = &mut pod.metadata.annotations;
+    annotations.remove(names::BURST);
+    if may {
+        annotations.insert(names::BURST.to_owned(), MAY.to_owned());
+    }
+}
+
+/// Checks a pod with a limit above its request against the setting.
+///
+/// # Errors
+/// The setting does not allow it, or it could not burst.
+pub(crate) fn check_setting(pod: &Pod, setting: RequestBelowLimit) -> Result<(), PodRefusal> {
+    let Some(growing) = growing(pod) else {
+        return Ok(());
+    };
+    match setting {
+        RequestBelowLimit::Refuse => Err(PodRefusal::Growing(Box::new(growing))),
+        RequestBelowLimit::ChargeLimit if may_burst(pod) => Err(PodRefusal::BurstMark),
+        RequestBelowLimit::ChargeLimit => Ok(()),
+        RequestBelowLimit::Burst => check_guarantees(pod),
+    }
+}
+
+/// Checks that each container is guaranteed something.
+fn check_guarantees(pod: &Pod) -> Result<(), PodRefusal> {
+    let ranges = request::ranges(pod)?;
+    let too_small = ranges
+        .into_iter()
+        .find(|range| matches!(range.request.share, Share::Memory(bytes) if bytes.0 < SHARE_UNIT));
+    match too_small {
+        Some(range) => Err(PodRefusal::GuaranteeTooSmall(Box::new(
+            range.request.annotation,
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// An annotation with its value, for messages.
@@ -44,7 +100,7 @@ impl std::fmt::Display for AnnotationValue {
 #[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{request} is below {limit}: a share does not grow here, its limit is scheduled, charged and kept; set both to the same amount, or let an administrator have limits charged (webhook.requestBelowLimit=charge-limit)"
+    "{request} is below {limit}: a share does not grow here, its limit is scheduled, charged and kept; set both to the same amount, or let an administrator have shares grow or limits charged (webhook.requestBelowLimit=burst or charge-limit)"
 )]
 pub struct BurstableShare {
     pub request: AnnotationValue,

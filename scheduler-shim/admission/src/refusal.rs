@@ -4,7 +4,7 @@
 //! including its mistakes.
 
 use crate::immutable_fields::ImmutableFieldChange;
-use crate::limits::BurstableShare;
+use crate::limits::{AnnotationValue, BurstableShare};
 use crate::strict::StrictRefusal;
 use crate::unsupported::UnsupportedRequest;
 
@@ -155,6 +155,16 @@ pub enum PodRefusal {
     /// A limit above the request, where that is refused.
     #[error(transparent)]
     Growing(Box<BurstableShare>),
+    /// The mark of pods that may burst, written by hand.
+    #[error(
+        "apportion.dev/gpu-memory-burst may only be written by the webhook, and here a limit above the request is charged"
+    )]
+    BurstMark,
+    /// A pod that may burst and is guaranteed less than the smallest share.
+    #[error(
+        "{0} is less than 2 MiB, the smallest share; a pod that may use up to a limit is guaranteed its request"
+    )]
+    GuaranteeTooSmall(Box<AnnotationValue>),
     /// A request that Apportion does not support.
     #[error(transparent)]
     Unsupported(Box<UnsupportedRequest>),

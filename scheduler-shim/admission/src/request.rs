@@ -1,8 +1,9 @@
 //! What a pod requests, and whether it may: KAI's checks, in KAI's order, first mistake first.
 //!
 //! KAI's annotations and those of KAI 0.18 become the same [`GpuRequest`]. If a container has both a request and a
-//! limit, the share is the limit: the container never gets less than its limit promises, and the card never holds more
-//! than was promised. [`limits`] decides whether such a pod is admitted at all.
+//! limit, the share is the limit, unless the webhook has marked the pod ([`names::BURST`]): then the share is the
+//! request, and the container may burst up to the limit. The mark is on the pod, so a pod keeps the meaning that its
+//! annotations had when it was created. [`limits`] decides whether such a pod is admitted at all.
 
 use apportion_abi::{Bytes, GpuFraction, GpuRequest, Share};
 
@@ -138,8 +139,10 @@ pub(crate) fn wants_whole(pod: &Pod) -> bool {
 pub struct ContainerGpuRequest {
     /// The container.
     pub container: ContainerIndex,
-    /// Its request.
+    /// What it is guaranteed.
     pub request: GpuRequest,
+    /// How much of each card it may use, if that is more.
+    pub limit: Option<Share>,
 }
 
 /// An amount with its annotation.
@@ -158,9 +161,15 @@ pub(crate) struct ShareRange {
 }
 
 impl ShareRange {
-    /// What is scheduled and charged.
-    fn share(&self) -> Share {
-        self.limit.as_ref().unwrap_or(&self.request).share
+    /// What is scheduled and charged, and up to what the container may burst if that is more.
+    fn shares(&self, bursts: bool) -> (Share, Option<Share>) {
+        let request = self.request.share;
+        let limit = self.limit.as_ref().map(|limit| limit.share);
+        match limit.filter(|limit| *limit != request) {
+            Some(limit) if bursts => (request, Some(limit)),
+            Some(limit) => (limit, None),
+            None => (request, None),
+        }
     }
 }
 
@@ -175,12 +184,14 @@ pub fn read(pod: &Pod) -> Result<Vec<ContainerGpuRequest>, PodRefusal> {
     let devices = u32::try_from(devices.unwrap_or(1)).map_err(|_| PodRefusal::Devices)?;
     let shared = shared_containers_of(pod)?;
     let asked = shared.into_iter().zip(ranges(pod)?);
-    let asked = asked.map(|(container, range)| ContainerGpuRequest {
-        container,
-        request: GpuRequest {
-            share: range.share(),
-            devices,
-        },
+    let bursts = limits::may_burst(pod);
+    let asked = asked.map(|(container, range)| {
+        let (share, limit) = range.shares(bursts);
+        ContainerGpuRequest {
+            container,
+            request: GpuRequest { share, devices },
+            limit,
+        }
     });
     Ok(asked.collect())
 }

@@ -50,8 +50,14 @@ pub fn cards(task: &Task) -> String {
         TaskGpuRequest::None => "no GPU".to_owned(),
         TaskGpuRequest::Whole(1) => "1 whole GPU".to_owned(),
         TaskGpuRequest::Whole(count) => format!("{count} whole GPUs"),
-        TaskGpuRequest::Shared { share, devices: 1 } => share.to_string(),
-        TaskGpuRequest::Shared { share, devices } => format!("{share} on each of {devices} GPUs"),
+        TaskGpuRequest::Shared { share, devices } => {
+            let limit = task.limit.map(|limit| format!(", up to {limit}"));
+            let share = format!("{share}{}", limit.unwrap_or_default());
+            match devices {
+                1 => share,
+                devices => format!("{share} on each of {devices} GPUs"),
+            }
+        }
         TaskGpuRequest::Partitions(partitions) => partitions
             .iter()
             .map(|(name, count): (&String, &i64)| format!("{count} x {name}"))

@@ -31,6 +31,8 @@ pub struct CardShare {
     pub card: String,
     /// How much of its memory.
     pub bytes: Bytes,
+    /// How much of it the pod may use, if that is more. It is not written on pods: their request says it.
+    pub limit: Option<Bytes>,
 }
 
 impl fmt::Display for CardShare {
@@ -47,6 +49,7 @@ impl FromStr for CardShare {
         Ok(Self {
             card: card.to_owned(),
             bytes: Bytes(bytes.parse().map_err(|_| NotACardShare)?),
+            limit: None,
         })
     }
 }

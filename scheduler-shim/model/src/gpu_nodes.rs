@@ -55,8 +55,8 @@ pub fn enter_strangers(inventory: &ObjectInventory, cluster: &mut Cluster) {
                 let pod = pod(holder);
                 pod.is_none_or(|pod| !here.contains(&pod))
             });
-            let limits = strange.map(|holder| bytes(&holder["limitBytes"]).0);
-            let sum = limits.fold(bytes(&card["unmanagedBytes"]).0, u64::saturating_add);
+            let shares = strange.map(|holder| guaranteed(holder).0);
+            let sum = shares.fold(bytes(&card["unmanagedBytes"]).0, u64::saturating_add);
             if sum > 0 && is_left {
                 held.insert((name, false), Bytes(sum));
             }
@@ -80,6 +80,14 @@ fn holders(card: &Value) -> impl Iterator<Item = &Value> {
 fn pod(holder: &Value) -> Option<String> {
     let text = |field: &str| holder[field].as_str();
     Some(format!("{}/{}", text("namespace")?, text("pod")?))
+}
+
+/// What a holder is guaranteed. An agent only says it where it is less than the limit.
+fn guaranteed(holder: &Value) -> Bytes {
+    match &holder["guaranteedBytes"] {
+        Value::Null => bytes(&holder["limitBytes"]),
+        guaranteed => bytes(guaranteed),
+    }
 }
 
 fn listed(card: &Value) -> ListedCard {

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use apportion_abi::names::{RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE, RESOURCE_WHOLE_AMD};
+use apportion_abi::names::{
+    ANNOTATION_BURST, RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE, RESOURCE_WHOLE_AMD,
+};
 use apportion_abi::{Bytes, GpuRequest, SHARE_UNIT, Share};
-use apportion_admission::limits::growing;
+use apportion_admission::limits::{growing, may_burst};
 use apportion_admission::{Pod, request as admission, unmet, without_resource};
 use apportion_groups::ObjectView;
 use apportion_kubernetes::Quantity;
@@ -50,14 +52,29 @@ pub fn cards(pod: ObjectView<'_>) -> Result<TaskGpuRequest, String> {
     })
 }
 
-/// The warning about a pod whose limit is above its request: the limit is what it gets.
+/// How much of each card a pod may use, if that is more than its share. Containers with shares of their own may use as
+/// much together as each of them may.
+pub fn limit(pod: ObjectView<'_>) -> Option<Share> {
+    pod.annotation(ANNOTATION_BURST)?;
+    let read = Pod::deserialize(pod.json()).ok()?;
+    let asked = admission::read(&read).ok()?;
+    asked.iter().find(|asked| asked.limit.is_some())?;
+    let most = asked.into_iter().map(|asked| GpuRequest {
+        share: asked.limit.unwrap_or(asked.request.share),
+        ..asked.request
+    });
+    most.reduce(together).map(|most| most.share)
+}
+
+/// The warning about a pod whose limit is above its request, where the limit is what it gets.
 pub fn growth(pod: ObjectView<'_>) -> Option<String> {
     let annotations = pod.json()["metadata"]["annotations"].as_object()?;
     if !annotations.keys().any(|key| key.ends_with(".limit")) {
         return None;
     }
     let read = Pod::deserialize(pod.json()).ok()?;
-    growing(&read).map(|growing| growing.warning())
+    let growing = growing(&read).filter(|_| !may_burst(&read));
+    growing.map(|growing| growing.warning())
 }
 
 /// Why a pod with a share would run without its GPU. The agent gives a GPU to a container that holds one of this
@@ -224,6 +241,45 @@ mod tests {
             devices: 1,
         };
         assert_eq!(cards(ObjectView::new(&pod)), Ok(shared));
+    }
+
+    #[test]
+    fn a_pod_that_may_burst_asks_for_its_request_and_may_use_its_limit() {
+        let request = "nvidia.com/container.a.gpu-memory.request";
+        let limit = "nvidia.com/container.a.gpu-memory.limit";
+        let other = "nvidia.com/container.b.gpu-memory.limit";
+        let gib = |gib: u64| Share::Memory(Bytes::from_mib(gib << 10));
+        let fraction = |text: &str| Share::Fraction(text.parse().unwrap());
+        for (annotations, share, most) in [
+            (
+                json!({"gpu-memory": "3072", "gpu-memory.limit": "12Gi"}),
+                gib(3),
+                gib(12),
+            ),
+            (
+                json!({"gpu-fraction": "0.25", "gpu-fraction.limit": "0.75"}),
+                fraction("0.25"),
+                fraction("0.75"),
+            ),
+            // The other container cannot use more than its share.
+            (
+                json!({(request): "1Gi", (limit): "4Gi", (other): "2Gi"}),
+                gib(3),
+                gib(6),
+            ),
+        ] {
+            let mut pod = json!({"metadata": {"annotations": annotations},
+                "spec": {"containers": [{"name": "a"}, {"name": "b"}]}});
+            let unmarked = ObjectView::new(&pod);
+            assert_eq!(super::limit(unmarked), None);
+            assert!(growth(unmarked).is_some(), "the limit is charged");
+            pod["metadata"]["annotations"][ANNOTATION_BURST] = "true".into();
+            let marked = ObjectView::new(&pod);
+            let shared = TaskGpuRequest::Shared { share, devices: 1 };
+            assert_eq!(cards(marked), Ok(shared), "{pod}");
+            assert_eq!(super::limit(marked), Some(most), "{pod}");
+            assert_eq!(growth(marked), None);
+        }
     }
 
     #[test]

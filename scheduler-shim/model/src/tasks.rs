@@ -27,6 +27,7 @@ pub(crate) fn task(
         node: pods::node(pod).map(str::to_owned),
         on: pods::groups(pod),
         cards,
+        limit: requests::limit(pod),
         claims: pods::claims(pod),
         is_guaranteed,
         containers: pod_zones::containers(pod, is_guaranteed),

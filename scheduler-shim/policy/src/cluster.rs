@@ -259,8 +259,10 @@ pub struct Task {
     pub node: Option<String>,
     /// The cards of the node that it is on. Where cards are only counted, any names will do.
     pub on: Vec<String>,
-    /// What it asks of the cards.
+    /// What it asks of the cards. Of a share this is what it is guaranteed, and all that decisions count.
     pub cards: TaskGpuRequest,
+    /// How much of each card it may use, if that is more than its share.
+    pub limit: Option<CardShare>,
     /// Claims on devices, by name.
     pub claims: Vec<String>,
     /// Claims in place of extended resources, for the nodes that do not have these. On such nodes they count, and not

@@ -276,14 +276,23 @@ async fn watch_status(
 fn agent_status(list: v1::ListReply) -> AgentStatus {
     let card = |card: v1::Card| AgentCard {
         is_healthy: card.health() == v1::CardHealth::Healthy,
-        uuid: card.uuid,
         allocatable: Bytes(card.allocatable_bytes),
         unmanaged: Bytes(card.unmanaged_bytes),
+        burst: burst(&card),
+        uuid: card.uuid,
     };
     AgentStatus {
         cards: fitted(list.cards.into_iter().map(card)),
         held: fitted(list.allocations.into_iter().map(agent_allocation)),
     }
+}
+
+/// What is used of a card above what was guaranteed, rounded up: it changes all the time, and each change is a round.
+fn burst(card: &v1::Card) -> Bytes {
+    const STEP: u64 = 256 << 20;
+    let others = card.unmanaged_bytes + card.granted_bytes + card.free_bytes;
+    let above = card.allocatable_bytes.saturating_sub(others);
+    Bytes(above).rounded_up(STEP)
 }
 
 /// A `Vec` as small as its content. Collecting in place would keep the room of the larger protobuf messages.
@@ -311,9 +320,17 @@ fn agent_allocation(allocation: v1::Allocation) -> AgentAllocation {
             .next()
             .map(str::to_owned),
     };
-    let share = |grant: v1::Grant| CardShare {
-        card: grant.card,
-        bytes: Bytes(grant.limit_bytes),
+    let share = |grant: v1::Grant| {
+        // Older agents do not say what is guaranteed.
+        let bytes = match grant.guaranteed_bytes {
+            0 => grant.limit_bytes,
+            guaranteed => guaranteed,
+        };
+        CardShare {
+            card: grant.card,
+            bytes: Bytes(bytes),
+            limit: Some(Bytes(grant.ceiling_bytes)).filter(|limit| limit.0 > bytes),
+        }
     };
     AgentAllocation {
         id: allocation.id,
@@ -447,7 +464,7 @@ fn wire_shares(shares: &[CardShare]) -> Vec<v1::Share> {
     let share = |share: &CardShare| v1::Share {
         card: share.card.clone(),
         bytes: share.bytes.0,
-        limit_bytes: 0,
+        limit_bytes: share.limit.map_or(0, |limit| limit.0),
     };
     shares.iter().map(share).collect()
 }

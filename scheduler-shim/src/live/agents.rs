@@ -18,6 +18,8 @@ pub(crate) struct AgentCard {
     pub(crate) allocatable: Bytes,
     /// Memory used by processes without an allocation.
     pub(crate) unmanaged: Bytes,
+    /// Memory used above what was guaranteed.
+    pub(crate) burst: Bytes,
     /// Whether it may be allocated.
     pub(crate) is_healthy: bool,
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_abi::{Bytes, CardCapacity};
+use apportion_abi::{Bytes, CardCapacity, whole_units};
 use apportion_policy::TaskPlacement;
 use apportion_policy::cluster::{Task, TaskGpuRequest};
 
@@ -23,6 +23,25 @@ pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> Bytes {
         TaskGpuRequest::Shared { share, .. } => share.bytes_of(capacity),
         TaskGpuRequest::Whole(_) => card.allocatable,
         TaskGpuRequest::None | TaskGpuRequest::Partitions(_) => Bytes::ZERO,
+    }
+}
+
+/// What a pod gets of a card that it shares: what it is guaranteed, and up to what it may burst, which is never more than
+/// the card has.
+pub(crate) fn share(task: &Task, card: &AgentCard) -> CardShare {
+    let capacity = CardCapacity {
+        total: card.allocatable,
+        reserved: Bytes::ZERO,
+    };
+    let bytes = bytes(&task.cards, card);
+    let limit = task.limit.map(|limit| limit.bytes_of(capacity));
+    let most = whole_units(card.allocatable);
+    CardShare {
+        card: card.uuid.clone(),
+        bytes,
+        limit: limit
+            .map(|limit| limit.min(most))
+            .filter(|limit| *limit > bytes),
     }
 }
 
@@ -87,7 +106,11 @@ impl CardAssigner {
                     .into_iter()
                     .map(|card| {
                         let bytes = status.card(&card)?.allocatable;
-                        Some(CardShare { card, bytes })
+                        Some(CardShare {
+                            card,
+                            bytes,
+                            limit: None,
+                        })
                     })
                     .collect()
             }
@@ -96,8 +119,7 @@ impl CardAssigner {
                 names
                     .map(|name| {
                         let card = self.named(status, task, &placement.node, name)?;
-                        let bytes = bytes(&task.cards, status.card(&card)?);
-                        Some(CardShare { card, bytes })
+                        Some(share(task, status.card(&card)?))
                     })
                     .collect()
             }
@@ -144,5 +166,38 @@ impl CardAssigner {
         let uuid = card.uuid.clone();
         self.taken.insert((node.to_owned(), uuid.clone()));
         Some(uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use apportion_abi::Share;
+
+    #[test]
+    fn a_limit_is_more_than_the_request_and_at_most_the_card() {
+        let card = AgentCard {
+            uuid: "GPU-1".to_owned(),
+            allocatable: Bytes::from_mib(8001),
+            unmanaged: Bytes::ZERO,
+            burst: Bytes::ZERO,
+            is_healthy: true,
+        };
+        let limit = |mib: u64| {
+            let task = Task {
+                cards: TaskGpuRequest::Shared {
+                    share: Share::Memory(Bytes::from_mib(3000)),
+                    devices: 1,
+                },
+                limit: Some(Share::Memory(Bytes::from_mib(mib))),
+                ..Task::default()
+            };
+            let share = share(&task, &card);
+            assert_eq!(share.bytes, Bytes::from_mib(3000));
+            share.limit.map(Bytes::as_mib)
+        };
+        assert_eq!(limit(4000), Some(4000));
+        assert_eq!(limit(12_000), Some(8000));
+        assert_eq!(limit(3001), None, "it is rounded down to the request");
     }
 }

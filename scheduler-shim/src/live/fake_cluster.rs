@@ -145,6 +145,7 @@ impl FakeCluster {
                     uuid: uuid(node, card),
                     allocatable: Bytes(CARD),
                     unmanaged: Bytes::ZERO,
+                    burst: Bytes::ZERO,
                     is_healthy: true,
                 })
                 .collect(),

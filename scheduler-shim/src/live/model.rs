@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::agents::{AgentStatus, TrackedAgents};
 use super::back_off::BackOff;
+use super::burst_refusals::BurstRefusals;
 use super::claims::{self, AssumedClaims};
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::grouper::PodGrouper;
@@ -63,6 +64,8 @@ pub(crate) struct ClusterModel {
     pub(crate) deleted_claims: BTreeMap<String, Duration>,
     /// Pods that wait before their next bind.
     pub(crate) back_off: BackOff,
+    /// Nodes whose agents refused a pod while programs used more than they are guaranteed there.
+    pub(crate) burst_refusals: BurstRefusals,
     /// Pods whose eviction was refused; they are not tried again for a while.
     pub(crate) eviction_backoff: BackOff,
     /// Whether there are no evictions now, because too little is known.
@@ -105,6 +108,7 @@ impl ClusterModel {
             assumed_claims: AssumedClaims::default(),
             deleted_claims: BTreeMap::new(),
             back_off: BackOff::default(),
+            burst_refusals: BurstRefusals::default(),
             eviction_backoff: BackOff::default(),
             spares_all: false,
             ending: BTreeMap::new(),
@@ -397,6 +401,9 @@ impl ClusterModel {
                 .collect();
         }
         self.back_off.failed(&pod.uid, now);
+        if let Some(start) = self.pending_binds.get(&pod.uid) {
+            self.burst_refusals.add(now, &start.node, &self.agents);
+        }
         let mut effects = self.pending_binds.refused(&pod.uid).effects;
         let message = format!("the agent of the chosen node refused it: {why}");
         self.last_events

@@ -127,7 +127,7 @@ impl ClusterModel {
         status: &AgentStatus,
     ) -> Option<Vec<CardShare>> {
         if let Some(written) = &read.written {
-            return Some(written.clone());
+            return Some(with_limits(written, read, status));
         }
         let cards = read.cards.as_ref().ok()?;
         if !matches!(cards, TaskGpuRequest::Shared { .. }) {
@@ -142,7 +142,8 @@ impl ClusterModel {
             .into_iter()
             .map(|card| {
                 let bytes = card_assignment::bytes(cards, status.card(&card)?);
-                Some(CardShare { card, bytes })
+                let limit = None;
+                Some(CardShare { card, bytes, limit })
             })
             .collect()
     }
@@ -159,4 +160,19 @@ impl ClusterModel {
             reserves_group.then(|| uuid.to_string())
         })
     }
+}
+
+/// What is written on a running pod, with the limits that follow from its request.
+fn with_limits(written: &[CardShare], read: &ParsedPod, status: &AgentStatus) -> Vec<CardShare> {
+    let task = read.seen();
+    let shares = written.iter().map(|share| {
+        let asked = task.zip(status.card(&share.card));
+        let asked = asked.map(|(task, card)| card_assignment::share(task, card));
+        let limit = asked.and_then(|asked| asked.limit);
+        CardShare {
+            limit: limit.filter(|limit| *limit > share.bytes),
+            ..share.clone()
+        }
+    });
+    shares.collect()
 }

@@ -79,7 +79,7 @@ impl NewSize {
     /// What changed, one card after the other; nothing if the bytes are the same.
     fn changes(&self) -> String {
         let mut changes = Vec::new();
-        for CardShare { card, bytes } in &self.shares {
+        for CardShare { card, bytes, .. } in &self.shares {
             let before = self.before.iter().find(|before| before.card == *card);
             if let Some(before) = before.filter(|before| before.bytes != *bytes) {
                 changes.push(format!("{} -> {bytes} on {card}", before.bytes));

@@ -70,7 +70,7 @@ impl ClusterModel {
         claims::enter(&self.inventory, &mut snapshot.cluster, &assumed);
         numa::charge(&self.inventory, &mut snapshot.cluster);
         for (node, agent) in self.agents.all() {
-            let strangers = self.strangers(node, &agent.status);
+            let strangers = self.strangers(now, node, &agent.status);
             if strangers.is_empty() {
                 continue;
             }
@@ -219,10 +219,24 @@ impl ClusterModel {
     }
 
     /// What is held of a node's cards without a pod.
-    fn strangers<'s>(&self, node: &str, status: &'s AgentStatus) -> cards::ForeignHoldings<'s> {
+    fn strangers<'s>(
+        &self,
+        now: Duration,
+        node: &str,
+        status: &'s AgentStatus,
+    ) -> cards::ForeignHoldings<'s> {
         let mut held = cards::ForeignHoldings::new();
-        for card in status.healthy().filter(|card| card.unmanaged > Bytes::ZERO) {
-            held.insert((&card.uuid, false), card.unmanaged);
+        let counts_bursts = self.burst_refusals.counts(now, node);
+        for card in status.healthy() {
+            let burst = if counts_bursts {
+                card.burst
+            } else {
+                Bytes::ZERO
+            };
+            let foreign = card.unmanaged.plus(burst);
+            if foreign > Bytes::ZERO {
+                held.insert((&card.uuid, false), foreign);
+            }
         }
         for one in &status.held {
             let is_known = one.uid.as_ref().is_some_and(|uid| {
@@ -267,17 +281,22 @@ impl ClusterModel {
 
 /// An agent's status as a `GpuNode`, by which a cluster in files knows cards.
 pub(crate) fn gpu_node(model: &ClusterModel, node: &str, status: &AgentStatus) -> Value {
-    let holder = |held: &AgentAllocation, bytes: u64| {
+    let holder = |held: &AgentAllocation, share: &CardShare| {
         let pod = held.uid.as_ref().and_then(|uid| model.pods.get(uid));
-        match pod {
-            Some(pod) => json!({"namespace": pod.namespace, "pod": pod.name, "limitBytes": bytes}),
-            None => json!({"container": held.name, "limitBytes": bytes}),
+        let mut holder = match pod {
+            Some(pod) => json!({"namespace": pod.namespace, "pod": pod.name}),
+            None => json!({"container": held.name}),
+        };
+        holder["limitBytes"] = share.limit.unwrap_or(share.bytes).0.into();
+        if share.limit.is_some() {
+            holder["guaranteedBytes"] = share.bytes.0.into();
         }
+        holder
     };
     let card = |card: &AgentCard| {
         let shares = status.held.iter().flat_map(|held| {
             let own = held.shares.iter().filter(|share| share.card == card.uuid);
-            own.map(|share| holder(held, share.bytes.0))
+            own.map(|share| holder(held, share))
         });
         json!({
             "uuid": card.uuid,

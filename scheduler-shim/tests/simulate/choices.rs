@@ -38,6 +38,32 @@ fn only_the_first_jobs_of_a_queue_are_looked_at_if_so_asked() {
 }
 
 #[test]
+fn requests_are_placed_and_limits_are_not_where_pods_may_burst() {
+    let (decisions, warnings) = simulate(&["elastic.yaml"], &["--request-below-limit", "burst"]);
+    for pod in ["serve-0", "serve-1", "serve-2", "serve-3"] {
+        let bound = format!("bind lab/{pod} to gpu-node cards card-1: 3072 MiB, up to 12.0 GiB\n");
+        assert!(decisions.contains(&bound), "{decisions}");
+    }
+    let bound = "bind lab/train to gpu-node cards card-1: 4096 MiB, up to 12.0 GiB\n";
+    assert!(decisions.contains(bound), "{decisions}");
+    assert!(!warnings.contains("limit"), "{warnings}");
+    let options = ["--request-below-limit", "burst", "--explain", "serve-0"];
+    let (explained, _) = simulate(&["elastic.yaml"], &options);
+    let asks = "asks for 3072 MiB, up to 12.0 GiB";
+    assert!(explained.contains(asks), "{explained}");
+    let left = "card-1: 0 MiB free of 16.0 GiB";
+    assert!(explained.contains(left), "{explained}");
+
+    let (decisions, warnings) = simulate(
+        &["elastic.yaml"],
+        &["--request-below-limit", "charge-limit"],
+    );
+    let bound = decisions.matches(": 12.0 GiB\n").count();
+    assert_eq!(bound, 1, "a limit is charged: {decisions}");
+    assert!(warnings.contains("is scheduled and charged"), "{warnings}");
+}
+
+#[test]
 fn a_queue_that_used_everything_goes_after_one_that_used_nothing() {
     let (decisions, warnings) = simulate(&["over-time.yaml"], &[]);
     let bound: Vec<&str> = (decisions.lines())

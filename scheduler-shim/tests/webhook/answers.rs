@@ -82,6 +82,13 @@ fn a_limit_above_the_request_is_refused_or_charged_with_a_warning() {
     assert!(warning.starts_with(words), "{warning}");
     let relabelled = webhook.review("/validate--v1-pod", "UPDATE", &growing, &growing);
     assert_eq!(relabelled, json!({"uid": "42", "allowed": true}));
+
+    let (webhook, _folder) = start(&["--request-below-limit", "burst"]);
+    let judged = webhook.review("/validate--v1-pod", "CREATE", &growing, &Value::Null);
+    assert_eq!(judged["allowed"], true);
+    let completed = webhook.review("/mutate--v1-pod", "CREATE", &growing, &Value::Null);
+    assert_eq!(completed["allowed"], true);
+    assert!(completed["patch"].is_string(), "{completed}");
 }
 
 #[test]

@@ -71,7 +71,8 @@ fuzz_target!(|data: &[u8]| {
         count_shares: flags & 32 != 0,
         request_below_limit: match flags & 16 {
             0 => RequestBelowLimit::Refuse,
-            _ => RequestBelowLimit::ChargeLimit,
+            _ if flags & 32 == 0 => RequestBelowLimit::ChargeLimit,
+            _ => RequestBelowLimit::Burst,
         },
     };
     let strict = AdmissionSettings {

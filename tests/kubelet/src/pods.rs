@@ -47,14 +47,16 @@ impl PodsApi {
         Self { known, server }
     }
 
-    /// Adds a pod with an annotation to the namespace `team`.
-    pub fn has(&self, uid: &str, name: &str, annotation: (&str, &str)) {
-        let (key, value) = annotation;
+    /// Adds a pod with these annotations to the namespace `team`.
+    pub fn has(&self, uid: &str, name: &str, annotations: &[(&str, &str)]) {
+        let annotations = annotations.iter();
         let metadata = ObjectMeta {
             name: name.to_owned(),
             namespace: "team".to_owned(),
             uid: uid.to_owned(),
-            annotations: [(key.to_owned(), value.to_owned())].into(),
+            annotations: annotations
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
             deletion_timestamp: None,
         };
         let pod = Pod {

@@ -317,6 +317,7 @@ fn task(task: &format::ScenarioTask) -> Result<Task> {
         wanted.into_iter().collect()
     };
     Ok(Task {
+        limit: None,
         name: task.id.clone(),
         set: task.subgroup.clone(),
         status: status(&task.state)?,

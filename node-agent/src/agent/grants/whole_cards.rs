@@ -46,6 +46,7 @@ impl ContainerDevices<'_> {
             library: String::new(),
             share: Share::Whole,
             cards,
+            is_elastic: false,
             driver_limit: None,
         };
         Some((allocation, grant))

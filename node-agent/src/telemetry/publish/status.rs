@@ -91,24 +91,28 @@ fn holders(uuid: &str, allocations: &[v1::Allocation]) -> Vec<GpuHolder> {
         .flat_map(|of| of.grants.iter().map(move |grant| (of, grant)));
     let on_card = shares.filter(|(_, grant)| grant.card == uuid);
     on_card
-        .map(|(allocation, grant)| holder(&allocation.name, grant.limit_bytes))
+        .map(|(allocation, grant)| holder(&allocation.name, grant))
         .collect()
 }
 
-fn holder(name: &str, limit: u64) -> GpuHolder {
-    let limit_bytes = signed(limit);
+fn holder(name: &str, grant: &v1::Grant) -> GpuHolder {
+    let limit_bytes = signed(grant.ceiling_bytes);
+    let guaranteed = signed(grant.guaranteed_bytes);
+    let guaranteed_bytes = Some(guaranteed).filter(|guaranteed| *guaranteed < limit_bytes);
     match ContainerRef::of(name) {
         Some(workload) => GpuHolder {
             namespace: Some(workload.namespace.to_owned()),
             pod: Some(workload.pod.to_owned()),
             container: workload.container.to_owned(),
             limit_bytes,
+            guaranteed_bytes,
         },
         None => GpuHolder {
             namespace: None,
             pod: None,
             container: name.to_owned(),
             limit_bytes,
+            guaranteed_bytes,
         },
     }
 }
@@ -190,6 +194,8 @@ mod tests {
         let grant = v1::Grant {
             card: uuid.clone(),
             limit_bytes: 2 * MIB,
+            guaranteed_bytes: 2 * MIB,
+            ceiling_bytes: 2 * MIB,
             ..v1::Grant::default()
         };
         let allocation = |name: &str| v1::Allocation {
@@ -219,12 +225,25 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_that_may_burst_shows_its_two_numbers_and_not_what_it_has_now() {
+        let mut view = view(true, v1::CardHealth::Healthy);
+        let grant = &mut view.list.allocations[0].grants[0];
+        (grant.guaranteed_bytes, grant.ceiling_bytes) = (MIB, 8 * MIB);
+        let before = of(&view).cards[0].holders[0].clone();
+        assert_eq!(before.guaranteed_bytes, Some(1 << 20));
+        assert_eq!(before.limit_bytes, 8 << 20);
+        view.list.allocations[0].grants[0].limit_bytes = 4 * MIB;
+        assert_eq!(of(&view).cards[0].holders[0], before);
+    }
+
+    #[test]
     fn holders_are_named_by_pod_and_totals_add_up() {
         let status = of(&view(true, v1::CardHealth::Healthy));
         let holders = &status.cards[0].holders;
         assert_eq!(holders[0].namespace.as_deref(), Some("team-a"));
         assert_eq!(holders[0].pod.as_deref(), Some("train"));
         assert_eq!(holders[0].limit_bytes, 2 << 20);
+        assert_eq!(holders[0].guaranteed_bytes, None);
         assert_eq!(
             (holders[1].pod.as_deref(), holders[1].container.as_str()),
             (None, "bare")

@@ -1,5 +1,6 @@
 //! Properties of every pod.
 
+use apportion_abi::Share;
 use apportion_admission::limits::growing;
 use apportion_admission::strict::StrictBounds;
 use apportion_admission::{
@@ -71,15 +72,23 @@ fn deliveries() -> impl Strategy<Value = AdmissionSettings> {
         Just(GpuDelivery::Slot("example.com/slot".to_owned())),
         any::<bool>().prop_map(|with_memory_limit| GpuDelivery::ConfigMaps { with_memory_limit }),
     ];
-    (delivery, any::<[bool; 2]>()).prop_map(|(delivery, [block_visible_devices, count_shares])| {
-        AdmissionSettings {
-            delivery,
-            block_visible_devices,
-            count_shares,
-            runtime_class: Some("nvidia".to_owned()),
-            ..settings()
-        }
-    })
+    let below = prop::sample::select(vec![
+        RequestBelowLimit::Refuse,
+        RequestBelowLimit::ChargeLimit,
+        RequestBelowLimit::Burst,
+    ]);
+    (delivery, any::<[bool; 2]>(), below).prop_map(
+        |(delivery, [block_visible_devices, count_shares], request_below_limit)| {
+            AdmissionSettings {
+                delivery,
+                block_visible_devices,
+                count_shares,
+                runtime_class: Some("nvidia".to_owned()),
+                request_below_limit,
+                ..settings()
+            }
+        },
+    )
 }
 
 proptest! {
@@ -138,6 +147,28 @@ proptest! {
         match growing(&pod) {
             Some(growing) if charged.is_ok() => prop_assert_eq!(refusing, Err(PodRefusal::Growing(Box::new(growing)))),
             _ => prop_assert_eq!(refusing, charged),
+        }
+    }
+
+    #[test]
+    fn a_pod_that_may_burst_is_guaranteed_its_request_and_no_other_pod_changes(pod in pods(), chance: u64) {
+        let bursting = AdmissionSettings { request_below_limit: RequestBelowLimit::Burst, ..settings() };
+        let mut marked = pod.clone();
+        if mutate(&mut marked, &bursting, chance).is_err() || validate(&marked, &bursting).is_err() {
+            return Ok(());
+        }
+        let (Ok(fixed), Ok(elastic)) = (request::read(&pod), request::read(&marked)) else {
+            return Ok(());
+        };
+        prop_assert_eq!(growing(&pod).is_some(), elastic.iter().any(|one| one.limit.is_some()));
+        for (fixed, elastic) in fixed.iter().zip(&elastic) {
+            // What a cluster without bursts charges is the most that it may use here.
+            prop_assert_eq!(elastic.limit.unwrap_or(elastic.request.share), fixed.request.share);
+            match (elastic.request.share, elastic.limit) {
+                (Share::Memory(request), Some(Share::Memory(limit))) => prop_assert!(request < limit),
+                (Share::Fraction(request), Some(Share::Fraction(limit))) => prop_assert!(request < limit),
+                _ => {}
+            }
         }
     }
 

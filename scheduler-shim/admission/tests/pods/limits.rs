@@ -2,7 +2,7 @@
 
 use apportion_abi::{Bytes, Share};
 use apportion_admission::{
-    AdmissionSettings, Pod, RequestBelowLimit, request, validate, validate_update, warnings,
+    AdmissionSettings, Pod, RequestBelowLimit, mutate, request, validate, validate_update, warnings,
 };
 use serde_json::{Value, json};
 
@@ -11,6 +11,7 @@ use crate::build::{pod, said, settings};
 const REQUEST: &str = "nvidia.com/container.main.gpu-memory.request";
 const LIMIT: &str = "nvidia.com/container.main.gpu-memory.limit";
 const PORTION: &str = "kai.scheduler/container.main.gpu-memory.portion.limit";
+const MARK: &str = "apportion.dev/gpu-memory-burst";
 const MODE: &str = "nvidia.com/container.main.gpu-compute.mode";
 const DEVICES: &str = "nvidia.com/container.main.gpus.devices";
 
@@ -108,6 +109,107 @@ fn a_limit_above_the_request_is_refused_or_charged() {
     );
 }
 
+fn bursting() -> AdmissionSettings {
+    AdmissionSettings {
+        request_below_limit: RequestBelowLimit::Burst,
+        count_shares: true,
+        ..settings()
+    }
+}
+
+#[test]
+fn where_pods_may_burst_the_request_is_guaranteed_and_counted() {
+    let memory = |mib| Share::Memory(Bytes::from_mib(mib));
+    let fraction = |text: &str| Share::Fraction(text.parse().unwrap());
+    for (annotations, request, limit, counted) in [
+        (
+            json!({(REQUEST): "10Gi", (LIMIT): "40Gi"}),
+            memory(10 << 10),
+            memory(40 << 10),
+            ("apportion.dev/gpu-share-mib", "10240"),
+        ),
+        (
+            json!({"gpu-memory": "2000", "gpu-memory.limit": "4000Mi"}),
+            memory(2000),
+            memory(4000),
+            ("apportion.dev/gpu-share-mib", "2000"),
+        ),
+        (
+            json!({"gpu-fraction": "0.5", (PORTION): "0.75"}),
+            fraction("0.5"),
+            fraction("0.75"),
+            ("apportion.dev/gpu-share-micro", "499875"),
+        ),
+        (
+            json!({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.75"}),
+            fraction("0.5"),
+            fraction("0.75"),
+            ("apportion.dev/gpu-share-micro", "499875"),
+        ),
+    ] {
+        let mut pod = pod(annotations.clone());
+        mutate(&mut pod, &bursting(), 1).unwrap();
+        assert_eq!(said(&pod, &bursting()), "", "{annotations}");
+        assert_eq!(warnings(&pod), [""; 0]);
+        let [asked] = request::read(&pod).unwrap().try_into().unwrap();
+        assert_eq!((asked.request.share, asked.limit), (request, Some(limit)));
+        let (resource, amount) = counted;
+        let limits = &pod.spec.containers[0].resources.limits;
+        assert_eq!(limits[resource], amount, "{annotations}");
+    }
+}
+
+#[test]
+fn a_pod_that_may_burst_is_guaranteed_at_least_the_smallest_share() {
+    for annotations in [
+        json!({"gpu-memory": "1", "gpu-memory.limit": "4Gi"}),
+        json!({(REQUEST): "1Mi", (LIMIT): "4Gi"}),
+    ] {
+        let refused = said(&pod(annotations), &bursting());
+        let words = "is less than 2 MiB, the smallest share";
+        assert!(refused.contains(words), "{refused}");
+    }
+}
+
+#[test]
+fn only_the_webhook_says_that_a_pod_may_burst() {
+    let by_hand = json!({"gpu-memory": "2000", "gpu-memory.limit": "4Gi", (MARK): "true"});
+    let mut completed = pod(by_hand.clone());
+    mutate(&mut completed, &charging(), 1).unwrap();
+    assert!(!completed.metadata.annotations.contains_key(MARK));
+    assert_eq!(said(&completed, &charging()), "");
+    let words = "may only be written by the webhook";
+    let edited = validate_update(&completed, &pod(by_hand.clone()), &charging());
+    assert!(edited.unwrap_err().to_string().contains(words));
+    // Nor does the mark change a pod that runs.
+    let bound = |annotations: &Value| {
+        let mut pod = pod(annotations.clone());
+        pod.spec.node_name = "node-7".to_owned();
+        pod
+    };
+    let mut unmarked = by_hand.clone();
+    unmarked.as_object_mut().unwrap().remove(MARK);
+    for (old, new) in [(&by_hand, &unmarked), (&unmarked, &by_hand)] {
+        let refused = validate_update(&bound(old), &bound(new), &bursting());
+        let words = refused.unwrap_err().to_string();
+        assert!(words.contains(MARK), "{words}");
+    }
+}
+
+#[test]
+fn a_pod_without_a_limit_is_not_marked() {
+    for annotations in [
+        json!({"gpu-memory": "2000"}),
+        json!({"gpu-memory": "2000", "gpu-memory.limit": "2000Mi"}),
+        json!({(REQUEST): "2Gi", (LIMIT): "2Gi"}),
+        json!({}),
+    ] {
+        let mut completed = pod(annotations);
+        mutate(&mut completed, &bursting(), 1).unwrap();
+        assert!(!completed.metadata.annotations.contains_key(MARK));
+    }
+}
+
 #[test]
 fn limits_have_kais_form() {
     for (annotations, words) in [
@@ -158,7 +260,7 @@ fn limits_have_kais_form() {
             "gpu-fraction-container-name annotation value side does not match container name main".to_owned(),
         ),
     ] {
-        for settings in [settings(), charging()] {
+        for settings in [settings(), charging(), bursting()] {
             assert_eq!(said(&pod(annotations.clone()), &settings), words, "{annotations}");
         }
     }

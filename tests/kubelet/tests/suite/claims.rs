@@ -295,7 +295,7 @@ async fn a_claim_of_two_pods_is_one_account_that_both_are_known_for() {
     let grant = grant.expect("the cards are empty");
     assert!(is_held_to(&grant, 1000) && is_held_to(&grant, 2000));
     // The kubelet prepares nothing for the second pod, but lists it.
-    pods.has("p-2", "second", ("team", "a"));
+    pods.has("p-2", "second", &[("team", "a")]);
     node.node.kubelet.enter(PodOf {
         uid: "p-2".to_owned(),
         name: "second".to_owned(),

@@ -6,6 +6,7 @@ mod claims;
 mod delivery;
 mod dice;
 mod duplicate_slot;
+mod elastic;
 mod mounts;
 mod node;
 mod pods;

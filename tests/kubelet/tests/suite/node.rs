@@ -134,7 +134,18 @@ impl Node {
 
     /// Places a pod as a scheduler does. `None` if it does not fit now.
     pub(crate) async fn place(&self, uid: &str, card: usize, mib: u64) -> Option<Allocation> {
-        let allocation = self.reserve(uid, card, mib).await?;
+        self.place_elastic(uid, card, mib, 0).await
+    }
+
+    /// The same for a pod that may use up to `limit` MiB.
+    pub(crate) async fn place_elastic(
+        &self,
+        uid: &str,
+        card: usize,
+        mib: u64,
+        limit: u64,
+    ) -> Option<Allocation> {
+        let allocation = self.reserve_up_to(uid, card, mib, limit).await?;
         let request = CommitRequest {
             id: allocation.id,
             holder: Some(Holder {
@@ -149,6 +160,16 @@ impl Node {
     }
 
     pub(crate) async fn reserve(&self, uid: &str, card: usize, mib: u64) -> Option<Allocation> {
+        self.reserve_up_to(uid, card, mib, 0).await
+    }
+
+    async fn reserve_up_to(
+        &self,
+        uid: &str,
+        card: usize,
+        mib: u64,
+        limit: u64,
+    ) -> Option<Allocation> {
         let card = self.list().await.cards.swap_remove(card).uuid;
         let bytes = mib * MIB;
         let request = AllocateRequest {
@@ -157,7 +178,7 @@ impl Node {
             shares: vec![Share {
                 card,
                 bytes,
-                limit_bytes: 0,
+                limit_bytes: limit * MIB,
             }],
             ttl_ms: 60_000,
         };

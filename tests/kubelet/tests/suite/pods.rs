@@ -20,7 +20,7 @@ async fn a_pod_gets_what_the_kubelet_says_that_it_asks_for_until_the_kubelet_say
     node.start_agent_with(&["--unplaced", "local-fit"]).await;
     let slot = node.kubelet.admit("u1", "train", &["main"]).await;
     let slot = slot.expect("a slot is free");
-    pods.has("u1", "train", ("gpu-memory", "2000"));
+    pods.has("u1", "train", &[("gpu-memory", "2000")]);
     node.kubelet.before_start("u1").await.expect("it fits");
     let grant = node.grant(&slot).expect("its container may start");
     let limits = std::fs::read(mounted(&grant, "/.apportion/limits")).expect("it is there");

@@ -1,0 +1,134 @@
+//! Pods with a request and a higher limit on a real node: they burst into what nobody is guaranteed, and a newcomer gets
+//! its guarantee.
+//!
+//! The agent places the pods, so the test writes the mark that the webhook writes where pods may burst.
+
+use apportion_cluster::eventually;
+use apportion_cluster::managed::{MIB, ManagedNode, ManagedPod};
+use serde_json::json;
+
+const GIB: u64 = 1024 * MIB;
+/// The request of the four pods.
+const REQUEST: u64 = 3 * GIB;
+const LIMIT: u64 = 12 * GIB;
+/// What a program allocates at a time.
+const PIECE: u64 = 64 * MIB;
+/// What the context of a program costs on a simulated card.
+const CONTEXT: u64 = 384 * MIB;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: u64 = 2;
+
+/// Fills its share when it is told to, and falls back to less than its request when it is told to.
+const SCRIPT: &str = "until test -e /fill; do sleep 0.1; done; victim fill 64M hold & \
+    until test -e /leave; do sleep 0.1; done; kill -9 $!; wait $!; victim alloc 1G hold";
+
+fn elastic(node: &ManagedNode, name: &str) -> ManagedPod {
+    node.pod(name, SCRIPT, |pod| {
+        pod["metadata"]["annotations"] = json!({
+            "gpu-memory": (REQUEST / MIB).to_string(),
+            "gpu-memory.limit": format!("{}Mi", LIMIT / MIB),
+            "apportion.dev/gpu-memory-burst": "true",
+        });
+    })
+}
+
+/// A number of a pod's share, by metric.
+fn share(node: &ManagedNode, kind: &str, pod: &str) -> Option<u64> {
+    let series = format!("apportion_container_memory_{kind}_bytes");
+    let value = node.metric(&series, &[&format!("pod=\"{pod}\"")]);
+    value.map(|value| value as u64)
+}
+
+/// What a pod's program has filled.
+fn filled(pod: &ManagedPod) -> u64 {
+    let log = pod.says("fill ");
+    let line = log.lines().find_map(|line| line.strip_prefix("fill "));
+    let words = line.expect("it was just said").split_whitespace();
+    let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(numbers[0], OUT_OF_MEMORY, "{}: {log}", pod.name);
+    numbers[1]
+}
+
+#[test]
+fn pods_burst_into_what_nobody_is_guaranteed_and_a_newcomer_gets_its_guarantee() {
+    let node = ManagedNode::with(&[]);
+    assert_eq!(node.cluster.gpus(), 1, "hint: --gpus 1");
+    let card = node.metric("apportion_gpu_memory_allocatable_bytes", &[]);
+    let card = card.expect("the agent has read the card") as u64;
+    let names = ["serve-1", "serve-2", "serve-3", "serve-4"];
+    let pods = names.map(|name| elastic(&node, name));
+    for pod in &pods {
+        pod.runs();
+        assert_eq!(share(&node, "guaranteed", &pod.name), Some(REQUEST));
+        assert_eq!(share(&node, "limit", &pod.name), Some(LIMIT));
+    }
+    for pod in &pods {
+        pod.exec("touch /fill");
+    }
+    let filled = pods.each_ref().map(filled);
+    let held = filled.map(|bytes| bytes + CONTEXT);
+    println!("filled: {:?} MiB", filled.map(|bytes| bytes / MIB));
+    assert!(
+        held.iter().all(|held| *held > REQUEST - PIECE),
+        "each has its guarantee: {held:?}"
+    );
+    let sum: u64 = held.iter().sum();
+    let least = card - (names.len() as u64 + 1) * PIECE;
+    assert!(sum > least && sum <= card, "{held:?} of {card}");
+    for pod in &pods {
+        let allowance = share(&node, "allowance", &pod.name);
+        assert!(allowance.is_some_and(|allowance| allowance <= LIMIT));
+    }
+
+    // All that nobody is guaranteed is what the newcomer asks for.
+    let rest = card - names.len() as u64 * REQUEST;
+    let rest = (rest / MIB).to_string();
+    let newcomer = node.pod("newcomer", "victim alloc 1G hold", |pod| {
+        pod["metadata"]["annotations"] = json!({"gpu-memory": rest});
+    });
+    for pod in &pods {
+        pod.exec("touch /leave");
+    }
+    newcomer.says("alloc 0");
+    for pod in &pods {
+        pod.says("alloc 0");
+    }
+    eventually("nothing is left to guarantee", || {
+        let free = node.metric("apportion_gpu_memory_free_bytes", &[]);
+        free.is_some_and(|free| free < (2 * MIB) as f64)
+    });
+    for pod in pods.iter().chain([&newcomer]) {
+        let restarts = pod.at(".status.containerStatuses[0].restartCount");
+        let state = (pod.phase(), restarts);
+        assert_eq!(
+            state,
+            ("Running".to_owned(), "0".to_owned()),
+            "{}",
+            pod.name
+        );
+    }
+}
+
+#[test]
+fn a_pod_that_bursts_keeps_its_memory_over_a_restart_of_the_agent() {
+    let mut node = ManagedNode::with(&[]);
+    let pod = elastic(&node, "lasting");
+    pod.runs();
+    pod.exec("touch /fill");
+    let filled = filled(&pod);
+    assert!(
+        filled + CONTEXT > LIMIT - PIECE,
+        "it is alone and has its limit: {filled}"
+    );
+    node.kill_agent();
+    node.start_agent(&[]);
+    let name = pod.name.as_str();
+    eventually("the next agent knows the share", || {
+        ["guaranteed", "limit"].map(|kind| share(&node, kind, name)) == [Some(REQUEST), Some(LIMIT)]
+    });
+    let allowance = share(&node, "allowance", name);
+    assert!(allowance >= Some(filled + CONTEXT), "{allowance:?}");
+    pod.exec("touch /leave");
+    pod.says("alloc 0");
+    assert_eq!(pod.at(".status.containerStatuses[0].restartCount"), "0");
+}
