@@ -32,6 +32,13 @@ fn elastic(node: &ManagedNode, name: &str) -> ManagedPod {
     })
 }
 
+/// A pod whose request is its limit.
+fn fixed(node: &ManagedNode, name: &str, script: &str, mib: &str) -> ManagedPod {
+    node.pod(name, script, |pod| {
+        pod["metadata"]["annotations"] = json!({"gpu-memory": mib});
+    })
+}
+
 /// A number of a pod's share, by metric.
 fn share(node: &ManagedNode, kind: &str, pod: &str) -> Option<u64> {
     let series = format!("apportion_container_memory_{kind}_bytes");
@@ -52,9 +59,22 @@ fn filled(pod: &ManagedPod) -> u64 {
 #[test]
 fn pods_burst_into_what_nobody_is_guaranteed_and_a_newcomer_gets_its_guarantee() {
     let node = ManagedNode::with(&[]);
-    assert_eq!(node.cluster.gpus(), 1, "hint: --gpus 1");
-    let card = node.metric("apportion_gpu_memory_allocatable_bytes", &[]);
-    let card = card.expect("the agent has read the card") as u64;
+    let gpus = u64::from(node.cluster.gpus());
+    let all = node.metric("apportion_gpu_memory_allocatable_bytes", &[]);
+    let card = all.expect("the agent has read the cards") as u64 / gpus;
+    // The other cards are full, so that the pods share one.
+    let whole = (card / MIB).to_string();
+    let fillers: Vec<ManagedPod> = (1..gpus)
+        .map(|number| {
+            fixed(
+                &node,
+                &format!("filler-{number}"),
+                "victim total hold",
+                &whole,
+            )
+        })
+        .collect();
+    fillers.iter().for_each(ManagedPod::runs);
     let names = ["serve-1", "serve-2", "serve-3", "serve-4"];
     let pods = names.map(|name| elastic(&node, name));
     for pod in &pods {
@@ -83,9 +103,7 @@ fn pods_burst_into_what_nobody_is_guaranteed_and_a_newcomer_gets_its_guarantee()
     // All that nobody is guaranteed is what the newcomer asks for.
     let rest = card - names.len() as u64 * REQUEST;
     let rest = (rest / MIB).to_string();
-    let newcomer = node.pod("newcomer", "victim alloc 1G hold", |pod| {
-        pod["metadata"]["annotations"] = json!({"gpu-memory": rest});
-    });
+    let newcomer = fixed(&node, "newcomer", "victim alloc 1G hold", &rest);
     for pod in &pods {
         pod.exec("touch /leave");
     }
