@@ -6,9 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apportion_tests::{
-    AgentProcess, CARD, CONTEXT, CommandOutput, MIB, PATIENCE, TestHost, VictimProcess, eventually,
+    AgentProcess, CARD, CONTEXT, CommandOutput, MIB, MachineConfig, PATIENCE, TestHost,
+    VictimProcess, cards, eventually,
 };
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// The newcomer's guarantee. It fits beside the guarantee of the program that bursts, and not beside its use.
@@ -260,16 +262,24 @@ fn those_who_burst_take_turns_and_a_client_can_take_over() {
 
 #[test]
 fn kills_of_the_newcomer_of_the_sleeper_and_of_the_agent_leave_nobody_asleep() {
-    let host = TestHost::new();
+    // A copy takes a quarter of a second, so kills come before, in and after the copies.
+    let host = TestHost::with(&MachineConfig {
+        checkpoint_mib_per_second: 24_000,
+        ..cards(1)
+    });
     let mut agent_process = agent(&host);
     let mut burster = bursting(&host, "burster");
-    for round in 0..8_u64 {
+    for round in 0..12_u64 {
         let mut guest = newcomer(&host);
         // At any point of the call.
         thread::sleep(Duration::from_millis(40 * round));
-        if round % 2 == 0 {
-            agent_process.kill();
-            agent_process = agent(&host);
+        match round % 3 {
+            0 => {
+                agent_process.kill();
+                agent_process = agent(&host);
+            }
+            2 => kill_mover(&agent_process),
+            _ => {}
         }
         thread::sleep(Duration::from_millis(20 * round));
         guest.signal(Signal::SIGKILL);
@@ -280,6 +290,9 @@ fn kills_of_the_newcomer_of_the_sleeper_and_of_the_agent_leave_nobody_asleep() {
         comes_to_be(&host, "burster", "running");
         is_intact(&mut burster);
     }
+    // A new agent knows nothing of moves that failed.
+    agent_process.kill();
+    agent_process = agent(&host);
     let mut guest = newcomer(&host);
     fill(&mut guest);
     comes_to_be(&host, "burster", "suspended");
@@ -299,6 +312,22 @@ fn kills_of_the_newcomer_of_the_sleeper_and_of_the_agent_leave_nobody_asleep() {
         is_empty && top["cards"][0]["free_bytes"] == CARD && host.used() == 0
     });
     assert!(host.high_water() <= CARD);
+}
+
+/// Kills the child of the agent that moves processes, if there is one now.
+fn kill_mover(agent: &AgentProcess) {
+    let pid = agent.pid();
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    let children = fs::read_to_string(children).unwrap_or_default();
+    for child in children.split_whitespace() {
+        let line = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        if let Ok(child) = child.parse()
+            && line.contains("move-processes")
+        {
+            // It may end by itself at this moment.
+            let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+        }
+    }
 }
 
 #[test]

@@ -220,9 +220,11 @@ impl NodeAgent {
             return;
         }
         let reasons = self.reasons(&newcomer, was_open);
-        let is_lent = !reasons.is_empty() || was_open;
+        let ledger = &self.state.ledger;
+        let mut asks = newcomer.asks().iter();
+        let is_lent = asks.any(|ask| !ledger.burst_holdings(ask.card).is_empty());
         let mut reply = self.allocate(newcomer.proposal);
-        if is_lent {
+        if is_lent || was_open {
             self.count_call(CallResult::Refused, newcomer.since);
         }
         if let Ok(v1::AllocateReply {
@@ -237,19 +239,25 @@ impl NodeAgent {
     /// Why those who burst cannot sleep, as the end of a refusal.
     fn reasons(&self, newcomer: &WaitingNewcomer, was_open: bool) -> String {
         let mut text = String::new();
-        if self.options.cards.burst_reclaim == BurstReclaim::Refuse {
+        if !was_open {
             return text;
         }
         for ask in newcomer.asks() {
             for of in self.state.ledger.burst_holdings(ask.card) {
                 let obstacle = of.obstacle.map(|obstacle| obstacle.to_string());
                 let unable = self.state.calls.why_unable(&of.id).map(str::to_owned);
-                if let Some(why) = obstacle.or(unable) {
-                    text.push_str(&format!("; {} cannot be suspended: {why}", of.name));
+                match obstacle.or(unable) {
+                    Some(why) => {
+                        text.push_str(&format!("; {} cannot be suspended: {why}", of.name));
+                    }
+                    None if !newcomer.is_overdue() => {
+                        text.push_str(&format!("; to suspend {} is not enough", of.name));
+                    }
+                    None => {}
                 }
             }
         }
-        if was_open && newcomer.is_overdue() {
+        if newcomer.is_overdue() {
             let waited = newcomer.since.elapsed().as_secs();
             text.push_str(&format!("; it was not free after {waited} s"));
         }

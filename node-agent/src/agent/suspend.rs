@@ -175,7 +175,8 @@ impl AgentState {
         }
     }
 
-    /// The live processes of an allocation with their memory. A process that NVML does not show has what it claims.
+    /// The live processes of an allocation with their memory. A process that NVML does not show has what it claims. So has
+    /// one that has charged more since NVML was asked.
     fn memory_of(&mut self, id: &AllocationId) -> Vec<ProcessMemory> {
         self.collect_claims();
         self.members.search(id);
@@ -192,7 +193,7 @@ impl AgentState {
             all.push(ProcessMemory {
                 process,
                 bytes: match nvml {
-                    Some(used) if !listed.is_empty() => used,
+                    Some(used) if !listed.is_empty() => used.max(claimed),
                     _ => claimed,
                 },
                 has_memory: claimed > Bytes::ZERO || !listed.is_empty(),

@@ -50,8 +50,7 @@ pub(crate) struct CardOptions {
     )]
     pub(crate) gpu_memory_overcommit: OvercommitFactor,
 
-    /// What happens if a guarantee is used by programs above theirs: refuse (the newcomer), or suspend (those who use most
-    /// of it, until there is room again)
+    /// What happens if a new allocation's guarantee is used by programs above theirs
     #[arg(
         long,
         env = "APPORTION_BURST_RECLAIM",

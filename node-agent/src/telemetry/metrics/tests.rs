@@ -198,6 +198,7 @@ fn no_label_is_a_pid_or_a_sentence() {
         "verdict",
         "fault",
         "action",
+        "cause",
         "resource",
         "api",
         "listener",
