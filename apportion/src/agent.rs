@@ -149,12 +149,14 @@ impl ConnectedAgent {
             .map_err(refused("watch its GPUs"))
     }
 
-    /// Reserves `shares` under `name`. The key makes a repeated call harmless.
+    /// Reserves `shares` under `name`. The key makes a repeated call harmless. `may_wait` says that the agent may first
+    /// suspend programs that use more than their guarantee.
     pub(crate) async fn allocate(
         &mut self,
         idempotency_key: String,
         name: String,
         shares: Vec<Share>,
+        may_wait: bool,
     ) -> Result<AllocateReply, CommandFailure> {
         let request = AllocateRequest {
             idempotency_key,
@@ -162,7 +164,10 @@ impl ConnectedAgent {
             shares,
             ttl_ms: RESERVATION_MS,
         };
-        let deadline = self.deadline.of_allocation();
+        let deadline = match may_wait {
+            true => self.deadline.of_guarantee_call(),
+            false => self.deadline.of_allocation(),
+        };
         let reply = deadline.keep(self.client.allocate(request)).await?;
         reply
             .map(tonic::Response::into_inner)

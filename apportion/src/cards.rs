@@ -21,14 +21,7 @@ fn one(card: &v1::Card, list: &ListReply) -> Option<CandidateCard> {
             .filter(|grant| grant.card == card.uuid);
         let holders = held.map(|grant| Holder {
             name: allocation.name.clone(),
-            // A suspended allocation holds only what the driver still reports.
-            bytes: Bytes(match allocation.suspension() {
-                SuspensionState::Suspended => grant.nvml_bytes,
-                SuspensionState::Unspecified
-                | SuspensionState::Running
-                | SuspensionState::Suspending
-                | SuspensionState::Resuming => firm(grant).0,
-            }),
+            bytes: held_by(allocation, grant),
         });
         holders.filter(|holder| holder.bytes > Bytes::ZERO)
     });
@@ -39,6 +32,30 @@ fn one(card: &v1::Card, list: &ListReply) -> Option<CandidateCard> {
         unmanaged: Bytes(card.unmanaged_bytes),
         is_healthy: card.health() == CardHealth::Healthy,
     })
+}
+
+/// What nobody else can get because of a grant. A suspended one holds what the driver still reports, and its guarantee if
+/// the agent has suspended it for somebody else.
+fn held_by(allocation: &v1::Allocation, grant: &v1::Grant) -> Bytes {
+    let left = Bytes(grant.nvml_bytes);
+    match allocation.suspension() {
+        SuspensionState::Suspended if allocation.called_in => left.max(guaranteed(grant)),
+        SuspensionState::Suspended => left,
+        SuspensionState::Unspecified
+        | SuspensionState::Running
+        | SuspensionState::Suspending
+        | SuspensionState::Resuming => firm(grant),
+    }
+}
+
+/// The list as it would be if no program used more than its guarantee: what a guarantee that is called in can get.
+pub(crate) fn without_bursts(list: &ListReply) -> ListReply {
+    let mut list = list.clone();
+    let grants = list.allocations.iter_mut().flat_map(|of| &mut of.grants);
+    for grant in grants.filter(|grant| is_elastic(grant)) {
+        grant.limit_bytes = guaranteed(grant).0;
+    }
+    list
 }
 
 /// What is guaranteed by a grant. Older agents only say the limit.
@@ -168,6 +185,27 @@ mod tests {
         assert_eq!(for_policy(&list)[0].holders, []);
         list.allocations[0].grants[0].nvml_bytes = 40;
         assert_eq!(for_policy(&list)[0].holders[0].bytes, Bytes(40));
+    }
+
+    #[test]
+    fn a_holder_that_was_called_in_holds_its_guarantee() {
+        let mut list = list();
+        let train = &mut list.allocations[0];
+        train.suspension = SuspensionState::Suspended.into();
+        train.called_in = true;
+        let grant = &mut train.grants[0];
+        (grant.guaranteed_bytes, grant.ceiling_bytes) = (100, 600);
+        assert_eq!(for_policy(&list)[0].holders[0].bytes, Bytes(100));
+    }
+
+    #[test]
+    fn without_bursts_guarantees_are_left() {
+        let mut list = list();
+        let grant = &mut list.allocations[0].grants[0];
+        (grant.guaranteed_bytes, grant.ceiling_bytes) = (100, 600);
+        grant.used_bytes = 300;
+        let less = without_bursts(&list);
+        assert_eq!(for_policy(&less)[0].holders[0].bytes, Bytes(100));
     }
 
     #[test]

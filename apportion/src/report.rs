@@ -50,6 +50,8 @@ struct ReportedAllocation {
     name: String,
     state: String,
     suspension: String,
+    /// Whether the agent has suspended it for a guarantee, and wakes it.
+    called_in: bool,
     holder: Option<ReportedHolder>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
@@ -169,6 +171,7 @@ impl From<v1::Allocation> for ReportedAllocation {
         let holder = allocation.holder.clone().and_then(|holder| holder.kind);
         Self {
             state: lower(allocation.state().as_str_name(), "ALLOCATION_STATE_"),
+            called_in: allocation.called_in,
             suspension: lower(allocation.suspension().as_str_name(), "SUSPENSION_STATE_"),
             enforcement: lower(allocation.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
             holder: holder.map(|kind| match kind {

@@ -211,6 +211,7 @@ fn state(share: &AllocationRow<'_>) -> String {
     let suspension = share.allocation.suspension();
     match suspension {
         SuspensionState::Unspecified | SuspensionState::Running => {}
+        SuspensionState::Suspended if share.allocation.called_in => return "called-in".to_owned(),
         SuspensionState::Suspending | SuspensionState::Suspended | SuspensionState::Resuming => {
             return lower(suspension.as_str_name(), "SUSPENSION_STATE_");
         }

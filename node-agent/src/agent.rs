@@ -23,7 +23,7 @@ use crate::delivery::GrantDelivery;
 use crate::driver::NvmlDriver;
 use crate::driver::faults::FaultMonitor;
 use crate::instance::ServedInstance;
-use crate::options::AgentOptions;
+use crate::options::{AgentOptions, BurstReclaim};
 use crate::processes::members::AllocationMembers;
 use crate::processes::procfs;
 use crate::runtime::cgroups::CgroupLookup;
@@ -44,6 +44,7 @@ mod deliver;
 mod driver_limits;
 mod foreign_cards;
 mod grants;
+mod guarantee_calls;
 mod health;
 mod host_memory;
 mod instance;
@@ -56,6 +57,7 @@ mod sampling;
 mod state;
 mod suspend;
 mod suspensions;
+mod waiting_calls;
 mod whole;
 
 pub(crate) use restore::ORPHAN;
@@ -71,6 +73,7 @@ use lingering::LingeringProcesses;
 use publisher::StatusPublisher;
 use state::AgentState;
 use suspensions::ProcessSuspensions;
+use waiting_calls::WaitingCalls;
 
 /// How often the agent looks for child processes. A process that uses a card is found at once through its parents;
 /// this finds those that do not use one yet.
@@ -116,6 +119,7 @@ impl NodeAgent {
             cgroups: CgroupLookup::new(),
             grants: ContainerGrants::default(),
             suspensions: ProcessSuspensions::new(options.cards.nvml_library.clone()),
+            calls: WaitingCalls::default(),
             limits: DriverLimits::new(
                 options.cards.has_driver_limits(),
                 instance.path(DRIVER_LIMITS),
@@ -218,6 +222,7 @@ impl NodeAgent {
                 report = self.state.suspensions.next() => {
                     self.state.transition_reported(&report);
                     self.continue_suspensions();
+                    self.continue_calls();
                 }
                 report = self.state.limits.next() => self.state.limits.handle_report(report),
                 Some(request) = requests.recv() => self.respond(request),
@@ -261,6 +266,7 @@ impl NodeAgent {
         let step = self.state.costs.give_up();
         self.follow(step);
         self.continue_suspensions();
+        self.continue_calls();
         self.state.answer_settled(0);
         self.state.instance.keep_socket();
         if self.state.cards.is_silent() {
@@ -276,6 +282,8 @@ impl NodeAgent {
                 self.follow(step);
                 let sampled = self.state.cards.asked_at();
                 self.state.answer_settled(sampled);
+                self.state.calls.count_sample();
+                self.continue_calls();
                 if self.state.cards.takes_another() {
                     self.state.sample();
                 }
@@ -344,5 +352,6 @@ fn node(options: &AgentOptions, instance: &ServedInstance, driver: &NvmlDriver) 
         pid: std::process::id(),
         driver_limits: String::new(),
         driver_limits_absence: String::new(),
+        suspends_bursts: options.cards.burst_reclaim == BurstReclaim::Suspend,
     }
 }

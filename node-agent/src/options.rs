@@ -23,7 +23,7 @@ mod tcp;
 mod telemetry;
 
 use api::ApiOptions;
-pub(crate) use cards::CardOptions;
+pub(crate) use cards::{BurstReclaim, CardOptions};
 use kubelet::KubeletOptions;
 pub(crate) use kubelet::{RefusedClaimPolicy, UnplacedPolicy};
 use nri::NriOptions;
@@ -222,6 +222,23 @@ mod tests {
         ] {
             assert!(parsed(&["--policy-override", wrong]).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_turn_is_a_time_with_a_unit() {
+        let turn = |text: &str| {
+            parsed(&["--suspend-turn", text]).map(|options| options.cards.suspend_turn.as_secs())
+        };
+        for (text, seconds) in [("1s", 1), ("30s", 30), ("5m", 300), ("24h", 86_400)] {
+            assert_eq!(turn(text).unwrap(), seconds);
+        }
+        for wrong in ["", "s", "30", "0s", "25h", "1.5h", "-1s", "30\u{b5}"] {
+            assert!(turn(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(
+            parsed(&[]).unwrap().cards.burst_reclaim,
+            BurstReclaim::Refuse
+        );
     }
 
     #[test]

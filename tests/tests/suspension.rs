@@ -224,6 +224,43 @@ fn a_new_agent_finds_sleepers_asleep_and_gives_their_memory_to_one_only() {
 }
 
 #[test]
+fn an_elastic_share_sleeps_with_all_that_it_used_and_gets_it_back() {
+    let host = TestHost::new();
+    let _agent = agent(&host);
+    let elastic = ["--gpu-memory", "2000", "--gpu-memory-limit", "8000"];
+    let mut program = host.victim(&[&elastic[..], &["--name", "elastic"]].concat());
+    program.step(&format!("alloc {HELD}")).ok();
+    program.step(&format!("mark 0 {HELD}")).ok();
+    suspend(&host, "elastic");
+    assert_eq!(host.used(), 0);
+    let top = host.top();
+    assert_eq!(top["cards"][0]["granted_bytes"], 0);
+    assert_eq!(top["cards"][0]["free_bytes"], CARD);
+    assert_eq!(
+        named(&host, "elastic")["grants"][0]["allowance_bytes"],
+        5900 * MIB
+    );
+
+    let mut other = started(&host, "other");
+    let refused = said(&host, "resume", "elastic");
+    let line = refused.fails_in_one_line(1);
+    assert!(line.contains("asked for 5900 MiB on GPU-"), "{line}");
+    // A process that the driver does not know yet waits in the library, and asks for nothing.
+    program.begin("spawn start alloc 1000M");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(host.used(), 5600 * MIB + CONTEXT, "only the other's");
+    other.step("free 0").ok();
+    assert!(other.end().success());
+    eventually(PATIENCE, "there is room again", || {
+        said(&host, "resume", "elastic").code() == Some(0)
+    });
+    program.finish().ok();
+    is_intact(&mut program);
+    program.step("alloc 500M").ok();
+    assert_eq!(host.metric("apportion_offences_total", &[]), Some(0.0));
+}
+
+#[test]
 fn a_program_that_the_driver_cannot_move_goes_on() {
     let host = TestHost::new();
     let _agent = agent(&host);

@@ -17,6 +17,10 @@ use crate::instance::TargetInstance;
 /// ten seconds.
 const ALLOCATION: Duration = Duration::from_secs(12);
 
+/// The minimum deadline of an allocation for which the agent may suspend others: it takes 60 seconds for that at most,
+/// and may measure a context first.
+const GUARANTEE_CALL: Duration = Duration::from_secs(75);
+
 /// The minimum deadline of a suspension or a resume: the agent gives the driver up to five minutes for the copies, and
 /// another one may come first.
 const SUSPENSION: Duration = Duration::from_secs(600);
@@ -40,6 +44,14 @@ impl CallDeadline {
     pub(super) fn of_allocation(&self) -> Self {
         Self {
             patience: self.patience.max(ALLOCATION),
+            ..self.clone()
+        }
+    }
+
+    /// Like the deadline itself, but at least as long as an allocation needs for which others are suspended.
+    pub(super) fn of_guarantee_call(&self) -> Self {
+        Self {
+            patience: self.patience.max(GUARANTEE_CALL),
             ..self.clone()
         }
     }

@@ -79,11 +79,28 @@ impl Drop for BlockedSignals {
 struct ShareProposal {
     key: String,
     shares: Vec<v1::Share>,
+    /// Whether it fits only if programs that use more than their guarantee are suspended.
+    calls_in: bool,
 }
 
 impl ShareProposal {
-    /// Chooses cards from `list`.
+    /// Chooses cards from `list`: those where it fits, or else those where it would if no program used more than its
+    /// guarantee, if the agent suspends such programs.
     fn choose(ask: &RunRequest, list: &ListReply) -> Result<Self, CommandFailure> {
+        let suspends_bursts = list.node.as_ref().is_some_and(|node| node.suspends_bursts);
+        let chosen = Self::choose_fitting(ask, list);
+        if chosen.is_ok() || !suspends_bursts {
+            return chosen;
+        }
+        let called_in = Self::choose_fitting(ask, &cards::without_bursts(list));
+        let called_in = called_in.map(|proposal| Self {
+            calls_in: true,
+            ..proposal
+        });
+        called_in.or(chosen)
+    }
+
+    fn choose_fitting(ask: &RunRequest, list: &ListReply) -> Result<Self, CommandFailure> {
         let candidates = cards::only(cards::for_policy(list), &ask.cards)?;
         let wanted: Vec<_> = list
             .cards
@@ -106,6 +123,7 @@ impl ShareProposal {
         let key = format!("run-{}-{}", process::id(), now_nanoseconds());
         Ok(Self {
             key,
+            calls_in: false,
             shares: placement
                 .asks
                 .iter()
@@ -141,19 +159,20 @@ async fn tie(
             }
             proposal => proposal?,
         };
-        let ShareProposal { key, shares } = open.insert(proposal);
-        match agent
-            .allocate(key.clone(), name.to_owned(), shares.clone())
-            .await?
-            .result
-        {
+        let may_wait = list.node.as_ref().is_some_and(|node| node.suspends_bursts);
+        let proposal = open.insert(proposal);
+        let calls_in = proposal.calls_in;
+        let (key, shares) = (proposal.key.clone(), proposal.shares.clone());
+        let reply = agent.allocate(key, name.to_owned(), shares, may_wait);
+        match reply.await?.result {
             Some(allocate_reply::Result::Allocation(reserved)) => {
                 return Ok((agent.commit(reserved.id, process::id()).await?, list));
             }
             Some(allocate_reply::Result::Shortfall(shortfall)) => {
                 *open = None;
                 refusals += 1;
-                if refusals == ATTEMPTS {
+                // The agent has tried for as long as it does, and says why it could not.
+                if refusals == ATTEMPTS || calls_in {
                     return Err(CommandFailure::new(shortfall.sentence));
                 }
             }

@@ -31,6 +31,11 @@ impl ProcessState {
                 || fits_after_the_dead()
                 || (pool_settlement::trim_all(self, card) && (fits() || fits_after_the_dead()))
                 || account.charge_after_asking(card, bytes);
+            if !granted && account.is_suspended() {
+                // An elastic share that is suspended gets no more, but may when it wakes.
+                account.wait_until_resumed();
+                continue;
+            }
             if !granted {
                 account.deny(card, api, bytes);
                 return false;

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use apportion_abi::{Bytes, CardRequest, CardUuid, Shortfall, fits};
 
-use crate::allocation::{Allocation, AllocationPhase, CardGrant, SuspensionPhase};
+use crate::allocation::{Allocation, AllocationPhase, CardGrant, SuspensionCause, SuspensionPhase};
 
 use crate::burst_request::BurstRange;
+use crate::call_request::CallClaimant;
 use crate::card::Health;
 use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind, PlacementProposal};
 use crate::ids::AllocationId;
@@ -38,12 +39,7 @@ impl Ledger {
         now: EpochMillis,
         proposal: PlacementProposal,
     ) -> Result<(AllocationId, bool), AllocationRefusal> {
-        // Checked first: a fraction of a card of unknown size is zero bytes, which `well_formed` would call too
-        // small.
-        if let Some(ask) = proposal.asks.iter().find(|ask| self.is_sizeless(ask.card)) {
-            return Err(AllocationRefusal::Sizeless(ask.card));
-        }
-        well_formed(&proposal.asks)?;
+        self.check_form(&proposal)?;
         if let Some(known) = self.with_key(&proposal.key) {
             return if is_same(known, &proposal) {
                 Ok((known.id.clone(), false))
@@ -52,8 +48,9 @@ impl Ledger {
             };
         }
         let ranges = self.ranges(&proposal)?;
+        let claimant = CallClaimant::Newcomer(proposal.key.clone());
         for ask in &proposal.asks {
-            self.judge(*ask, None)?;
+            self.judge(*ask, None, &claimant)?;
         }
         let id = self.next_id();
         let asks = proposal.asks.iter().zip(ranges);
@@ -78,9 +75,39 @@ impl Ledger {
             grants,
             is_whole: false,
             suspension: SuspensionPhase::Running,
+            suspension_cause: SuspensionCause::Client,
+            moved: now,
         };
+        self.calls.retain(|call| call.claimant != claimant);
         self.allocations.insert(id.clone(), allocation);
         Ok((id, true))
+    }
+
+    /// Whether a new proposal would be accepted.
+    ///
+    /// # Errors
+    /// Why it would be refused.
+    pub fn check(&self, proposal: &PlacementProposal) -> Result<(), AllocationRefusal> {
+        self.check_form(proposal)?;
+        self.ranges(proposal)?;
+        let claimant = CallClaimant::Newcomer(proposal.key.clone());
+        let mut asks = proposal.asks.iter();
+        asks.try_for_each(|ask| self.judge(*ask, None, &claimant))
+    }
+
+    /// Whether an allocation was made with this idempotency key.
+    #[must_use]
+    pub fn is_known(&self, key: &str) -> bool {
+        self.with_key(key).is_some()
+    }
+
+    fn check_form(&self, proposal: &PlacementProposal) -> Result<(), AllocationRefusal> {
+        // Checked first: a fraction of a card of unknown size is zero bytes, which `well_formed` would call too
+        // small.
+        if let Some(ask) = proposal.asks.iter().find(|ask| self.is_sizeless(ask.card)) {
+            return Err(AllocationRefusal::Sizeless(ask.card));
+        }
+        well_formed(&proposal.asks)
     }
 
     pub(crate) fn resize(&mut self, id: &AllocationId, asks: &[CardRequest]) -> Vec<LedgerEffect> {
@@ -132,7 +159,8 @@ impl Ledger {
                         card: ask.card,
                     })?;
             if ask.bytes > grant.limit {
-                self.judge(*ask, Some(id))?;
+                let claimant = CallClaimant::Newcomer(allocation.key.clone());
+                self.judge(*ask, Some(id), &claimant)?;
             }
             if ask.bytes != grant.limit {
                 changed.push(*ask);
@@ -148,11 +176,12 @@ impl Ledger {
         Ok(changed)
     }
 
-    /// Whether a healthy card has room beside what all allocations but `except` hold.
+    /// Whether a healthy card has room beside what all allocations but `except` hold, and what was called in before.
     pub(crate) fn judge(
         &self,
         ask: CardRequest,
         except: Option<&AllocationId>,
+        claimant: &CallClaimant,
     ) -> Result<(), AllocationRefusal> {
         let card = self
             .card(ask.card)
@@ -160,7 +189,8 @@ impl Ledger {
         if card.health != Health::Healthy {
             return Err(AllocationRefusal::Unhealthy(ask.card));
         }
-        let holders = self.holders(ask.card, except);
+        let mut holders = self.holders(ask.card, except);
+        holders.extend(self.calls_before(ask.card, Some(claimant)));
         fits(card.capacity, &holders, card.unmanaged, ask).map_err(|shortfall| {
             AllocationRefusal::Shortfall(Shortfall {
                 bursts: self.bursts(ask.card),

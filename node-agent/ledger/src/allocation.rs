@@ -76,6 +76,16 @@ pub enum SuspensionPhase {
     Resuming,
 }
 
+/// Who put an allocation to sleep, and so who wakes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SuspensionCause {
+    /// A client did, and a client wakes it. While it sleeps others can have all its memory.
+    #[default]
+    Client,
+    /// A guarantee was called in, see `guarantee_call`. The agent wakes it, and what is guaranteed to it stays reserved.
+    Guarantee,
+}
+
 /// Whether a grant's limit is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitEnforcement {
@@ -173,6 +183,10 @@ pub struct Allocation {
     pub is_whole: bool,
     /// Whether its processes run or sleep.
     pub suspension: SuspensionPhase,
+    /// Who put its processes to sleep. Of no meaning while they run.
+    pub suspension_cause: SuspensionCause,
+    /// When its processes last fell asleep or woke, or when it was accepted.
+    pub moved: EpochMillis,
 }
 
 impl Allocation {

@@ -23,10 +23,11 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, CardRequest, CardUuid, Holder, SHARE_UNIT, whole_units};
 
-use crate::allocation::{Allocation, AllocationPhase, CardGrant};
+use crate::allocation::{Allocation, AllocationPhase, CardGrant, SuspensionPhase};
 use crate::burst_request::{BurstRange, BurstRequest, UnmetBurst};
 use crate::card::Health;
 use crate::event::{AllocationRefusal, LedgerEffect, PlacementProposal};
+use crate::guarantee_call::BurstHolding;
 use crate::ids::AllocationId;
 use crate::ledger::Ledger;
 use crate::time::EpochMillis;
@@ -65,11 +66,11 @@ impl CardGrant {
     }
 
     /// What cannot be withdrawn, as far as is known: of a fixed grant all that it holds, of an elastic one its guarantee,
-    /// or its use where that is higher.
+    /// or its use where that is higher. One that is suspended holds what is left on the card, and nothing else is firm.
     #[must_use]
     pub fn firm(&self) -> Bytes {
         self.burst.map_or(self.held, |range| {
-            range.guaranteed.max(self.used.min(self.held))
+            range.guaranteed.max(self.used).min(self.held)
         })
     }
 
@@ -82,7 +83,7 @@ impl CardGrant {
     }
 
     /// What it uses above its guarantee.
-    fn bursts(&self) -> Bytes {
+    pub(crate) fn bursts(&self) -> Bytes {
         self.burst
             .map_or(Bytes::ZERO, |range| self.firm().minus(range.guaranteed))
     }
@@ -93,6 +94,16 @@ impl Allocation {
     #[must_use]
     pub fn is_elastic(&self) -> bool {
         self.grants.iter().any(|grant| grant.burst.is_some())
+    }
+
+    /// The most that it can ever use of each card.
+    #[must_use]
+    pub fn ceilings(&self) -> Vec<CardRequest> {
+        let ceiling = |grant: &CardGrant| CardRequest {
+            card: grant.card,
+            bytes: grant.ceiling(),
+        };
+        self.grants.iter().map(ceiling).collect()
     }
 }
 
@@ -158,19 +169,15 @@ impl Ledger {
 
     /// Who uses how much above its guarantee, most first.
     pub(crate) fn bursts(&self, card: CardUuid) -> Vec<Holder> {
-        let mut bursts = Vec::new();
-        for (allocation, grant) in self.grants(card) {
-            let bytes = grant.bursts();
-            if bytes > Bytes::ZERO {
-                let name = allocation.name.clone();
-                bursts.push(Holder { name, bytes });
-            }
-        }
-        bursts.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-        bursts
+        let all = self.burst_holdings(card).into_iter();
+        let holder = |of: BurstHolding| Holder {
+            name: of.name,
+            bytes: of.bytes,
+        };
+        all.map(holder).collect()
     }
 
-    /// Whether that much of the card is held by nobody.
+    /// Whether that much of the card is held by nobody, and called in by nobody.
     #[must_use]
     pub fn has_room(&self, card: CardUuid, bytes: Bytes) -> bool {
         self.room(card) >= bytes
@@ -193,7 +200,9 @@ impl Ledger {
     pub fn withdrawable(&self, card: CardUuid) -> Vec<(AllocationId, Bytes)> {
         let mut found = Vec::new();
         for (allocation, grant) in self.grants(card) {
-            if grant.limit > grant.guaranteed() {
+            // The claims of a sleeper stay, so nothing of its allowance is idle.
+            let is_running = allocation.suspension == SuspensionPhase::Running;
+            if is_running && grant.limit > grant.guaranteed() {
                 let idle = grant.limit.minus(grant.firm());
                 found.push((idle, (allocation.id.clone(), grant.guaranteed())));
             }
@@ -217,7 +226,7 @@ impl Ledger {
         let range = grant.burst?;
         let others = self.grants(card).filter(|(of, _)| of.id != *id);
         let firm: Bytes = others.map(|(_, grant)| grant.firm()).sum();
-        let left = self.usable(card).minus(firm);
+        let left = self.usable(card).minus(firm).minus(self.called(card));
         Some(whole_units(left).clamp(grant.limit, range.ceiling.max(grant.limit)))
     }
 
@@ -228,6 +237,7 @@ impl Ledger {
         limit: Bytes,
     ) -> Vec<LedgerEffect> {
         let allocation = self.allocations.get_mut(id);
+        let allocation = allocation.filter(|of| holds_its_allowance(of.suspension));
         let grant = allocation.and_then(|allocation| allocation.grant_mut(card));
         if let Some(grant) = grant.filter(|grant| grant.burst.is_some()) {
             grant.limit = limit.max(grant.guaranteed()).min(grant.limit);
@@ -257,7 +267,9 @@ impl Ledger {
 
     fn may_burst(&self, ask: &BurstRequest) -> bool {
         let allocation = self.allocation(&ask.id);
-        let allocation = allocation.filter(|of| of.state != AllocationPhase::Draining);
+        let allocation = allocation.filter(|of| {
+            of.state != AllocationPhase::Draining && of.suspension == SuspensionPhase::Running
+        });
         let grant = allocation.and_then(|of| of.grant(ask.card));
         let card = self.card(ask.card);
         card.is_some_and(|card| card.health == Health::Healthy)
@@ -295,10 +307,11 @@ impl Ledger {
 
     /// The largest allowance that is fair for one asker while others ask, too.
     fn fair_part(&self, card: CardUuid, asker: &AllocationId) -> Bytes {
-        let mut left = self.usable(card);
+        let mut left = self.usable(card).minus(self.called(card));
         let (mut demands, mut own) = (Vec::new(), None);
         for (allocation, grant) in self.grants(card) {
-            let Some(range) = grant.burst else {
+            let is_running = allocation.suspension == SuspensionPhase::Running;
+            let Some(range) = grant.burst.filter(|_| is_running) else {
                 left = left.minus(grant.held);
                 continue;
             };
@@ -324,15 +337,23 @@ impl Ledger {
     }
 
     /// What programs can get of a card: all of it, less memory without an allocation.
-    fn usable(&self, card: CardUuid) -> Bytes {
+    pub(crate) fn usable(&self, card: CardUuid) -> Bytes {
         self.card(card).map_or(Bytes::ZERO, |found| {
             found.capacity.allocatable().minus(found.unmanaged)
         })
     }
 
-    /// What nobody holds of a card.
+    /// What nobody holds of a card, and nobody calls in.
     fn room(&self, card: CardUuid) -> Bytes {
         let held: Bytes = self.grants(card).map(|(_, grant)| grant.held).sum();
-        self.usable(card).minus(held)
+        self.usable(card).minus(held).minus(self.called(card))
+    }
+}
+
+/// Whether the account's limit is also what the grants hold, so that a lower one lowers both.
+fn holds_its_allowance(phase: SuspensionPhase) -> bool {
+    match phase {
+        SuspensionPhase::Running | SuspensionPhase::Suspending => true,
+        SuspensionPhase::Suspended | SuspensionPhase::Resuming => false,
     }
 }

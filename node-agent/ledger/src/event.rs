@@ -7,6 +7,7 @@ use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
 use crate::allocation::{Allocation, AllocationOwner};
 use crate::burst_request::BurstRequest;
 
+use crate::call_request::{CallClaimant, GuaranteeCall};
 use crate::card::Health;
 use crate::ids::{AllocationId, ProcessId};
 use crate::overcommit::OvercommitFactor;
@@ -97,6 +98,14 @@ pub enum LedgerEvent {
     Suspend {
         id: AllocationId,
     },
+    /// The processes of an allocation must sleep because a guarantee is called in.
+    CallIn {
+        id: AllocationId,
+    },
+    /// Somebody calls memory in. Until it is served, others do not get what it waits for.
+    CallOpened(GuaranteeCall),
+    /// A call was given up.
+    CallClosed(CallClaimant),
     /// All processes of an allocation sleep: it was suspended, or a resume was undone.
     Suspended {
         id: AllocationId,
@@ -271,9 +280,7 @@ pub enum AllocationRefusal {
     #[error("allocation {0} is being suspended or resumed; wait until that is done")]
     InTransition(AllocationId),
     /// The allowance of its programs changes, so its guarantee can't yet.
-    #[error(
-        "allocation {0} has a limit above its guarantee and cannot be resized or suspended yet"
-    )]
+    #[error("allocation {0} has a limit above its guarantee and cannot be resized yet")]
     Elastic(AllocationId),
     /// The limit is below the guarantee.
     #[error(

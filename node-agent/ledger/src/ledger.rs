@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder};
 
-use crate::allocation::{Allocation, AllocationPhase, SuspensionPhase};
+use crate::allocation::{Allocation, AllocationPhase, SuspensionCause};
 use crate::burst_request::UnmetBursts;
 
+use crate::call_request::GuaranteeCall;
 use crate::card::{Health, LedgerCard};
 use crate::event::{
     AllocationRefusal, LedgerEffect, LedgerEvent, LedgerNotice, NoticeKind, OffenderPolicy,
@@ -26,6 +27,10 @@ pub struct Ledger {
     pub(crate) offences: BTreeMap<AllocationId, Offences>,
     pub(crate) overcommit: OvercommitFactor,
     pub(crate) unmet: UnmetBursts,
+    /// The calls that are not served yet, oldest first.
+    pub(crate) calls: Vec<GuaranteeCall>,
+    /// The generation at which the latest sample began.
+    pub(crate) sampled: u64,
     epoch: u64,
     serial: u64,
     generation: u64,
@@ -42,6 +47,8 @@ impl Ledger {
             offences: BTreeMap::new(),
             overcommit: OvercommitFactor::default(),
             unmet: UnmetBursts::new(),
+            calls: Vec::new(),
+            sampled: 0,
             policy,
             policies: BTreeMap::new(),
             epoch,
@@ -107,10 +114,13 @@ impl Ledger {
             }
             LedgerEvent::Release { id } => self.release(&id),
             LedgerEvent::Resize { id, asks } => self.resize(&id, &asks),
-            LedgerEvent::Suspend { id } => self.suspend(&id),
-            LedgerEvent::Suspended { id } => self.suspended(&id),
+            LedgerEvent::Suspend { id } => self.suspend(&id, SuspensionCause::Client),
+            LedgerEvent::CallIn { id } => self.suspend(&id, SuspensionCause::Guarantee),
+            LedgerEvent::CallOpened(call) => self.open_call(call),
+            LedgerEvent::CallClosed(claimant) => self.close_call(&claimant),
+            LedgerEvent::Suspended { id } => self.suspended(now, &id),
             LedgerEvent::Resume { id } => self.resume_processes(&id),
-            LedgerEvent::Resumed { id } => self.resumed(&id),
+            LedgerEvent::Resumed { id } => self.resumed(now, &id),
             LedgerEvent::Withdrawn { id, card, limit } => self.withdrawn(&id, card, limit),
             LedgerEvent::Burst(asks) => self.burst(now, &asks),
             LedgerEvent::OwnerGone { id } => self.owner_gone(&id),
@@ -160,12 +170,12 @@ impl Ledger {
         self.cards.get(&card)
     }
 
-    /// The sum of what is guaranteed on a card. A suspended allocation has given its memory back.
+    /// The sum of what is guaranteed on a card. An allocation that a client has suspended has given its memory back.
     #[must_use]
     pub fn granted(&self, card: CardUuid) -> Bytes {
         let granted = self
             .grants(card)
-            .filter(|(allocation, _)| allocation.suspension != SuspensionPhase::Suspended);
+            .filter(|(allocation, _)| !allocation.has_given_back());
         granted.map(|(_, grant)| grant.guaranteed()).sum()
     }
 
@@ -179,7 +189,8 @@ impl Ledger {
                 .capacity
                 .allocatable()
                 .minus(held)
-                .minus(found.unmanaged),
+                .minus(found.unmanaged)
+                .minus(self.called(card)),
             _ => Bytes::ZERO,
         }
     }

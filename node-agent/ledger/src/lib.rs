@@ -16,11 +16,13 @@ mod admit;
 mod allocation;
 mod burst;
 mod burst_request;
+mod call_request;
 mod card;
 mod claim_offer;
 mod estimate;
 mod event;
 mod fault;
+mod guarantee_call;
 mod ids;
 mod ledger;
 mod lifecycle;
@@ -36,10 +38,11 @@ mod whole;
 
 pub use allocation::{
     Allocation, AllocationOwner, AllocationPhase, CardGrant, ClaimOwner, LimitEnforcement,
-    SuspensionPhase,
+    SuspensionCause, SuspensionPhase,
 };
 
 pub use burst_request::{BurstRange, BurstRequest};
+pub use call_request::{CallClaimant, GuaranteeCall};
 pub use card::{Health, LedgerCard};
 pub use claim_offer::ClaimOffer;
 pub use event::{
@@ -47,6 +50,7 @@ pub use event::{
     PlacementProposal,
 };
 pub use fault::XidSeverity;
+pub use guarantee_call::{BurstHolding, CallObstacle, CallStep, CallTerms};
 pub use ids::{AllocationId, ProcessId};
 pub use ledger::Ledger;
 pub use overcommit::OvercommitFactor;

@@ -7,6 +7,7 @@ use apportion_abi::{Bytes, CardCapacity, CardUuid};
 
 use crate::allocation::{Allocation, AllocationOwner, AllocationPhase};
 
+use crate::call_request::CallClaimant;
 use crate::card::{Health, LedgerCard};
 use crate::event::{AllocationRefusal, LedgerEffect, LedgerNotice, NoticeKind};
 use crate::ids::AllocationId;
@@ -150,6 +151,7 @@ impl Ledger {
         self.allocations.remove(id);
         self.offences.remove(id);
         self.unmet.retain(|(_, unmet), _| unmet != id);
+        let _ = self.close_call(&CallClaimant::Sleeper(id.clone()));
         vec![
             LedgerEffect::Save,
             LedgerEffect::CloseAccount(id.clone()),

@@ -38,7 +38,8 @@
 use apportion_abi::{Bytes, CardUuid};
 
 use crate::allocation::{
-    Allocation, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement, SuspensionPhase,
+    Allocation, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement, SuspensionCause,
+    SuspensionPhase,
 };
 
 use crate::event::{LedgerEffect, LedgerNotice, NoticeKind, OffenderPolicy};
@@ -56,6 +57,7 @@ const ASK_AGAIN: u32 = 40;
 impl Ledger {
     pub(crate) fn reconcile(&mut self, sample: NodeSample) -> Vec<LedgerEffect> {
         let mut effects = Vec::new();
+        self.sampled = sample.generation;
         for sampled in &sample.cards {
             let (strangers, untold) = self.strangers(sampled);
             if let Some(card) = self.cards.get_mut(&sampled.card) {
@@ -68,7 +70,7 @@ impl Ledger {
             };
             let mut found = Vec::new();
             let is_whole = allocation.is_whole;
-            let suspension = allocation.suspension;
+            let (suspension, cause) = (allocation.suspension, allocation.suspension_cause);
             let was_damaged = allocation
                 .grants
                 .iter()
@@ -102,6 +104,9 @@ impl Ledger {
                     let claimed = view.claimed.plus(grant.overhead).min(grant.held);
                     grant.held = match suspension {
                         // Its processes keep their claims, and need the memory again when they are woken.
+                        SuspensionPhase::Suspended if cause == SuspensionCause::Guarantee => {
+                            grant.nvml.max(grant.guaranteed())
+                        }
                         SuspensionPhase::Suspended => grant.nvml,
                         SuspensionPhase::Running
                         | SuspensionPhase::Suspending

@@ -8,23 +8,31 @@
 //! All processes of an allocation run, or all sleep. If one cannot be put to sleep, the others are woken, and the
 //! allocation keeps its memory. If one cannot be woken, the others are put to sleep again, and the memory is given back.
 //!
-//! # Decision: not yet with a limit above the guarantee
-//! Such a share has no fixed amount that a resume would have to get back. So it is refused in words.
+//! # Decision: a share with a limit above its guarantee needs what it used
+//! What it does not use of its allowance is withdrawn when the suspension begins. So its allowance is then what it uses,
+//! or its guarantee where that is more, and a resume gets exactly that back. The allowance stays in the account, because
+//! the claims of the sleeping processes do.
 //!
 //! # Decision: only the programs of `apportion run`
 //! A scheduler reserves memory for its pods by their annotations and claims. It does not know that a pod sleeps, so the
 //! memory would stay reserved there and be granted here.
 
-use apportion_abi::{Bytes, CardRequest};
+use apportion_abi::{Bytes, CardRequest, CardUuid};
 
-use crate::allocation::{AllocationOwner, AllocationPhase, SuspensionPhase};
+use crate::allocation::{AllocationOwner, AllocationPhase, SuspensionCause, SuspensionPhase};
 
+use crate::call_request::CallClaimant;
 use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind};
 use crate::ids::AllocationId;
 use crate::ledger::Ledger;
+use crate::time::EpochMillis;
 
 impl Ledger {
-    pub(crate) fn suspend(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+    pub(crate) fn suspend(
+        &mut self,
+        id: &AllocationId,
+        cause: SuspensionCause,
+    ) -> Vec<LedgerEffect> {
         let effects = vec![
             LedgerEffect::Save,
             LedgerEffect::SetSuspended {
@@ -32,23 +40,38 @@ impl Ledger {
                 is_suspended: true,
             },
         ];
-        answered(id, self.begin_suspension(id), effects)
+        answered(id, self.begin_suspension(id, cause), effects)
     }
 
-    /// Returns whether the allocation was running.
-    fn begin_suspension(&mut self, id: &AllocationId) -> Result<bool, AllocationRefusal> {
+    /// Returns whether anything changes. What a client suspends stays asleep until a client resumes it, also if it slept
+    /// before because a guarantee was called in.
+    fn begin_suspension(
+        &mut self,
+        id: &AllocationId,
+        cause: SuspensionCause,
+    ) -> Result<bool, AllocationRefusal> {
+        let generation = self.generation();
         let allocation = self.find(id)?;
         match allocation.suspension {
             SuspensionPhase::Running => {}
-            SuspensionPhase::Suspending | SuspensionPhase::Suspended => return Ok(false),
+            SuspensionPhase::Suspending | SuspensionPhase::Suspended => {
+                let is_taken_over = allocation.suspension_cause != SuspensionCause::Client
+                    && cause == SuspensionCause::Client;
+                if is_taken_over {
+                    allocation.suspension_cause = cause;
+                    for grant in &mut allocation.grants {
+                        grant.shrunk = generation + 1;
+                    }
+                }
+                return Ok(is_taken_over);
+            }
             SuspensionPhase::Resuming => return Err(AllocationRefusal::InTransition(id.clone())),
-        }
-        if allocation.is_elastic() {
-            return Err(AllocationRefusal::Elastic(id.clone()));
         }
         match &allocation.state {
             AllocationPhase::Allocated(AllocationOwner::Process(_)) => {
                 allocation.suspension = SuspensionPhase::Suspending;
+                allocation.suspension_cause = cause;
+                self.unmet.retain(|(_, unmet), _| unmet != id);
                 Ok(true)
             }
             AllocationPhase::Allocated(AllocationOwner::Pod(_) | AllocationOwner::Claim(_)) => {
@@ -60,7 +83,7 @@ impl Ledger {
     }
 
     /// The memory stays held until a sample that begins from here on shows what the driver has freed.
-    pub(crate) fn suspended(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+    pub(crate) fn suspended(&mut self, now: EpochMillis, id: &AllocationId) -> Vec<LedgerEffect> {
         let generation = self.generation();
         let Some(allocation) = self.allocations.get_mut(id) else {
             return Vec::new();
@@ -71,6 +94,10 @@ impl Ledger {
             SuspensionPhase::Running | SuspensionPhase::Suspended => return Vec::new(),
         }
         allocation.suspension = SuspensionPhase::Suspended;
+        if before == SuspensionPhase::Suspending {
+            // A wake that failed does not cost it its place among those who wait for one.
+            allocation.moved = now;
+        }
         for grant in &mut allocation.grants {
             grant.needed = grant.held;
             grant.shrunk = generation + 1;
@@ -97,9 +124,11 @@ impl Ledger {
             SuspensionPhase::Suspending => return Err(AllocationRefusal::InTransition(id.clone())),
         }
         let asks = allocation.needs();
+        let claimant = CallClaimant::Sleeper(id.clone());
         for ask in &asks {
-            self.judge(*ask, Some(id))?;
+            self.judge(*ask, Some(id), &claimant)?;
         }
+        let _ = self.close_call(&claimant);
         let allocation = self.find(id)?;
         allocation.suspension = SuspensionPhase::Resuming;
         for (grant, ask) in allocation.grants.iter_mut().zip(asks) {
@@ -108,7 +137,7 @@ impl Ledger {
         Ok(true)
     }
 
-    pub(crate) fn resumed(&mut self, id: &AllocationId) -> Vec<LedgerEffect> {
+    pub(crate) fn resumed(&mut self, now: EpochMillis, id: &AllocationId) -> Vec<LedgerEffect> {
         let Some(allocation) = self.allocations.get_mut(id) else {
             return Vec::new();
         };
@@ -118,6 +147,10 @@ impl Ledger {
             SuspensionPhase::Running | SuspensionPhase::Suspended => return Vec::new(),
         }
         allocation.suspension = SuspensionPhase::Running;
+        allocation.suspension_cause = SuspensionCause::Client;
+        if before == SuspensionPhase::Resuming {
+            allocation.moved = now;
+        }
         for grant in &mut allocation.grants {
             grant.needed = Bytes::ZERO;
         }
@@ -149,6 +182,12 @@ fn answered(
 }
 
 impl crate::Allocation {
+    /// Whether it sleeps because a client said so, and has given all its memory back.
+    pub(crate) fn has_given_back(&self) -> bool {
+        self.suspension == SuspensionPhase::Suspended
+            && self.suspension_cause == SuspensionCause::Client
+    }
+
     /// What a suspended allocation must get back before its processes are woken.
     #[must_use]
     pub fn needs(&self) -> Vec<CardRequest> {
@@ -157,5 +196,23 @@ impl crate::Allocation {
             bytes: grant.limit.max(grant.needed),
         };
         self.grants.iter().map(ask).collect()
+    }
+
+    /// What of that it does not keep while it sleeps, by card.
+    #[must_use]
+    pub fn lacks(&self) -> Vec<(CardUuid, Bytes)> {
+        let needs = self.needs().into_iter().zip(&self.grants);
+        let lacks = needs.map(|(ask, grant): (CardRequest, &crate::CardGrant)| {
+            (ask.card, ask.bytes.minus(self.keeps_asleep(grant)))
+        });
+        lacks.collect()
+    }
+
+    /// What one of its grants holds while it sleeps, beside what the driver still reports.
+    pub(crate) fn keeps_asleep(&self, grant: &crate::CardGrant) -> Bytes {
+        match self.suspension_cause {
+            SuspensionCause::Client => Bytes::ZERO,
+            SuspensionCause::Guarantee => grant.guaranteed(),
+        }
     }
 }

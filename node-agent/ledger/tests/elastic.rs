@@ -1,7 +1,7 @@
 //! Elastic shares: after any events in any order guarantees hold, the card is never promised twice, and what is not used
 //! can be had by others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, SHARE_UNIT};
@@ -26,6 +26,8 @@ struct Node {
     ledger: Ledger,
     now: EpochMillis,
     used: BTreeMap<AllocationId, u64>,
+    /// Whose memory is in the host.
+    asleep: BTreeSet<AllocationId>,
     serial: u32,
 }
 
@@ -46,6 +48,7 @@ impl Node {
             ledger,
             now: EpochMillis(0),
             used: BTreeMap::new(),
+            asleep: BTreeSet::new(),
             serial: 0,
         }
     }
@@ -140,6 +143,15 @@ impl Node {
         for (pid, (id, count)) in (1..).zip(&self.used) {
             let used = units(*count);
             let start = 1;
+            accounts.push(AccountSample {
+                id: id.clone(),
+                is_sound: true,
+                claimed: vec![(CARD, used)],
+            });
+            if self.asleep.contains(id) {
+                // NVML lists no process that sleeps.
+                continue;
+            }
             processes.push(ProcessSample {
                 process: ProcessId { pid, start },
                 owner: Some(id.clone()),
@@ -150,13 +162,12 @@ impl Node {
                 }),
                 has_ended: false,
             });
-            accounts.push(AccountSample {
-                id: id.clone(),
-                is_sound: true,
-                claimed: vec![(CARD, used)],
-            });
         }
-        let used = units(self.used.values().sum());
+        let awake = self
+            .used
+            .iter()
+            .filter(|(id, _)| !self.asleep.contains(*id));
+        let used = units(awake.map(|(_, count)| count).sum());
         let card = CardSample {
             card: CARD,
             used,
@@ -405,6 +416,56 @@ fn combinations_that_make_no_sense_are_refused_with_their_numbers() {
         resize,
         [LedgerEffect::Answer(Err(AllocationRefusal::Elastic(id)))]
     );
+}
+
+#[test]
+fn a_suspended_share_holds_nothing_and_gets_back_what_it_used() {
+    let mut node = Node::new("4");
+    let id = node.allocate(100, 900).unwrap();
+    assert!(node.use_up_to(&id, 600));
+    node.sample();
+    let _ = node.apply(LedgerEvent::Suspend { id: id.clone() });
+    assert!(
+        !node.ask(&[(id.clone(), 700)])[0],
+        "it is on its way to sleep"
+    );
+    let _ = node.apply(LedgerEvent::Withdrawn {
+        id: id.clone(),
+        card: CARD,
+        limit: units(600),
+    });
+    let _ = node.apply(LedgerEvent::Suspended { id: id.clone() });
+    node.asleep.insert(id.clone());
+    node.sample();
+    assert_eq!(node.ledger.free(CARD), units(UNITS));
+    assert_eq!(node.ledger.granted(CARD), Bytes::ZERO);
+    assert_eq!(node.ledger.withdrawable(CARD), []);
+
+    let other = node.allocate(300, 900).unwrap();
+    assert!(node.use_up_to(&other, 900));
+    assert!(!node.use_up_to(&other, 901));
+    node.sample();
+    let resume = |node: &mut Node| {
+        let effects = node.apply(LedgerEvent::Resume { id: id.clone() });
+        effects.contains(&LedgerEffect::Answer(Ok(id.clone())))
+    };
+    assert!(!resume(&mut node), "the other bursts");
+    assert!(node.use_up_to(&other, 400));
+    node.sample();
+    assert!(
+        !resume(&mut node),
+        "what it used was more than what is free"
+    );
+    node.make_room(units(600));
+    node.sample();
+    assert!(resume(&mut node));
+    let _ = node.apply(LedgerEvent::Resumed { id: id.clone() });
+    node.asleep.remove(&id);
+    node.sample();
+    assert_eq!(node.limit(&id), 600);
+    assert!(!node.use_up_to(&id, 601), "the card is full");
+    node.end(&other);
+    assert!(node.use_up_to(&id, 601));
 }
 
 #[test]

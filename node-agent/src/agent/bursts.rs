@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use apportion_abi::{Bytes, CardUuid};
-use apportion_ledger::{AllocationId, LedgerEffect, LedgerEvent};
+use apportion_ledger::{Allocation, AllocationId, LedgerEffect, LedgerEvent};
 use prometheus_client::metrics::histogram::Histogram;
 use tracing::warn;
 
@@ -143,20 +143,39 @@ impl AgentState {
                     self.make_room(ask.card, ask.bytes.minus(held));
                 }
             }
+            LedgerEvent::Resume { id } => {
+                let allocation = self.ledger.allocation(id);
+                for (card, bytes) in allocation.map(Allocation::lacks).unwrap_or_default() {
+                    self.make_room(card, bytes);
+                }
+            }
             _ => {}
         }
     }
 
+    /// Withdraws what an allocation does not use of its allowances. What it uses stays, and is what a resume needs.
+    pub(super) fn withdraw_unused(&mut self, id: &AllocationId) {
+        let grants = self.ledger.allocation(id).map(|of| of.grants.clone());
+        for grant in grants.into_iter().flatten().filter(|of| of.burst.is_some()) {
+            let (card, guaranteed) = (grant.card, grant.guaranteed());
+            self.withdraw(id.clone(), card, guaranteed);
+        }
+    }
+
+    fn withdraw(&mut self, id: AllocationId, card: CardUuid, guaranteed: Bytes) {
+        let account = self.accounts.get(&id);
+        if let Some(limit) = account.and_then(|account| account.withdraw(card, guaranteed)) {
+            self.apply_quietly(LedgerEvent::Withdrawn { id, card, limit });
+        }
+    }
+
     /// Withdraws allowances on a card that are not used, until that much of it is held by nobody.
-    fn make_room(&mut self, card: CardUuid, bytes: Bytes) {
+    pub(super) fn make_room(&mut self, card: CardUuid, bytes: Bytes) {
         if self.ledger.has_room(card, bytes) {
             return;
         }
         for (id, guaranteed) in self.ledger.withdrawable(card) {
-            let account = self.accounts.get(&id);
-            if let Some(limit) = account.and_then(|account| account.withdraw(card, guaranteed)) {
-                self.apply_quietly(LedgerEvent::Withdrawn { id, card, limit });
-            }
+            self.withdraw(id, card, guaranteed);
             if self.ledger.has_room(card, bytes) {
                 return;
             }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use apportion_abi::Bytes;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, BurstRange, CardGrant, ClaimOwner,
-    EpochMillis, Ledger, ProcessId, SuspensionPhase,
+    EpochMillis, Ledger, ProcessId, SuspensionCause, SuspensionPhase,
 };
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,12 @@ struct AllocationRecord {
     whole: bool,
     #[serde(default, skip_serializing_if = "SuspensionRecord::is_running")]
     suspension: SuspensionRecord,
+    /// Whether it was put to sleep because a guarantee was called in, so that the agent must wake it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    called_in: bool,
+    /// When it last fell asleep or woke, if it ever did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    moved_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
@@ -246,6 +252,8 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         ceiling_bytes: grant.burst.map(|range| range.ceiling.0),
         needed_bytes: grant.needed.0,
     };
+    let is_called_in = allocation.suspension != SuspensionPhase::Running
+        && allocation.suspension_cause == SuspensionCause::Guarantee;
     AllocationRecord {
         id: allocation.id.0.clone(),
         key: allocation.key.clone(),
@@ -255,6 +263,8 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         grants: allocation.grants.iter().map(grant).collect(),
         whole: allocation.is_whole,
         suspension: SuspensionRecord::of(allocation.suspension),
+        called_in: is_called_in,
+        moved_ms: (allocation.moved != allocation.created).then_some(allocation.moved.0),
     }
 }
 
@@ -289,6 +299,11 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
             .collect::<Result<_, _>>()?,
         is_whole: record.whole,
         suspension: record.suspension.phase(),
+        suspension_cause: match record.called_in {
+            true => SuspensionCause::Guarantee,
+            false => SuspensionCause::Client,
+        },
+        moved: EpochMillis(record.moved_ms.unwrap_or(record.created_ms)),
     })
 }
 

@@ -36,7 +36,7 @@ impl NodeAgent {
                     self.follow(step);
                     return;
                 }
-                let _ = answer.send(self.allocate(proposal));
+                self.allocate_or_call_in(proposal, answer);
             }
             AgentRequest::Commit(id, owner, answer) => {
                 drop(answer.send(self.state.commit(id, owner)));
@@ -94,15 +94,8 @@ impl NodeAgent {
     ) -> Result<v1::AllocateReply, Status> {
         use v1::allocate_reply::Result as Reply;
         let key = proposal.key.clone();
-        if let Some(tenant) = TenantUid::of(&key) {
-            let all = self.state.ledger.allocations();
-            // A retry gets the existing allocation and is not counted against the quota.
-            if !all.iter().any(|allocation| allocation.key == key) {
-                let quota = self.options.api.user_quota;
-                let may = tenant.may_have(&proposal.asks, &proposal.ceilings, &all, None, quota);
-                may.inspect_err(|_| count_refusal(&mut self.state, metrics::QUOTA))?;
-            }
-        }
+        let may = self.is_within_quota(&proposal);
+        may.inspect_err(|_| count_refusal(&mut self.state, metrics::QUOTA))?;
         let outcome = self.state.apply(LedgerEvent::Allocate(proposal));
         count(&mut self.state, &outcome);
         let result = match outcome {
@@ -123,6 +116,20 @@ impl NodeAgent {
         Ok(v1::AllocateReply {
             result: Some(result),
         })
+    }
+
+    /// Refuses what is above the quota of its user.
+    pub(super) fn is_within_quota(&self, proposal: &PlacementProposal) -> Result<(), Status> {
+        let Some(tenant) = TenantUid::of(&proposal.key) else {
+            return Ok(());
+        };
+        // A retry gets the existing allocation and is not counted against the quota.
+        if self.state.ledger.is_known(&proposal.key) {
+            return Ok(());
+        }
+        let all = self.state.ledger.allocations();
+        let quota = self.options.api.user_quota;
+        tenant.may_have(&proposal.asks, &proposal.ceilings, &all, None, quota)
     }
 
     fn resize(

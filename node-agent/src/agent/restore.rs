@@ -5,7 +5,8 @@ use std::path::Path;
 
 use apportion_exit::error_chain;
 use apportion_ledger::{
-    Allocation, AllocationId, AllocationOwner, AllocationPhase, LedgerEvent, SuspensionPhase,
+    Allocation, AllocationId, AllocationOwner, AllocationPhase, LedgerEvent, SuspensionCause,
+    SuspensionPhase,
 };
 use tracing::{error, warn};
 
@@ -126,6 +127,9 @@ fn orphan(state: &mut AgentState, id: &AllocationId) -> Option<Allocation> {
             true => SuspensionPhase::Suspended,
             false => SuspensionPhase::Running,
         },
+        // Nothing says who suspended it. Whoever did, only the agent is sure to be there to wake it.
+        suspension_cause: SuspensionCause::Guarantee,
+        moved: now(),
     })
 }
 

@@ -26,6 +26,7 @@ use super::lingering::LingeringProcesses;
 use super::picture::StatePicture;
 use super::publisher::StatusPublisher;
 use super::suspensions::ProcessSuspensions;
+use super::waiting_calls::WaitingCalls;
 use crate::account::AccountCard;
 use crate::driver::reserve::ContextCost;
 use crate::processes::members::AllocationMembers;
@@ -45,6 +46,7 @@ pub(super) struct AgentState {
     pub(super) cgroups: CgroupLookup,
     pub(super) grants: ContainerGrants,
     pub(super) suspensions: ProcessSuspensions,
+    pub(super) calls: WaitingCalls,
     pub(super) limits: DriverLimits,
     pub(super) publisher: StatusPublisher,
 }
@@ -349,6 +351,7 @@ fn revocable(ledger: &Ledger, event: &LedgerEvent) -> Option<Allocation> {
         LedgerEvent::Commit { id, .. }
         | LedgerEvent::Resize { id, .. }
         | LedgerEvent::Suspend { id }
+        | LedgerEvent::CallIn { id }
         | LedgerEvent::Suspended { id }
         | LedgerEvent::Resume { id }
         | LedgerEvent::Resumed { id } => ledger.allocation(id).cloned(),

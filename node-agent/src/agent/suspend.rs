@@ -16,7 +16,7 @@ use tonic::Status;
 use tracing::{info, warn};
 
 use super::NodeAgent;
-use super::host_memory;
+use super::host_memory::{self, HostShortfall};
 use super::state::{AgentState, RequestOutcome};
 use super::suspensions::{RunningTransition, TransitionClient, TransitionEnd};
 use crate::api::request::{AgentRequest, Answer};
@@ -40,11 +40,8 @@ impl NodeAgent {
             self.state.suspensions.wait(request);
             return;
         }
-        let groups = &self.options.cards.cgroup_root;
-        let memory = self.state.memory_of(&id);
-        let copies: Vec<_> = memory.iter().map(|of| (of.process.pid, of.bytes)).collect();
         let is_running = self.state.phase(&id) == Some(SuspensionPhase::Running);
-        if let Err(shortfall) = host_memory::check(&copies, groups)
+        if let Err(shortfall) = self.host_room(&id)
             && is_running
         {
             info!(%id, %shortfall, "Suspension refused");
@@ -57,6 +54,7 @@ impl NodeAgent {
         }
         match self.state.apply(LedgerEvent::Suspend { id: id.clone() }) {
             RequestOutcome::Answered(Ok(id)) if is_running => {
+                self.state.withdraw_unused(&id);
                 let client = TransitionClient::Suspend(answer);
                 self.state
                     .move_processes(id, TransitionGoal::Asleep, true, client);
@@ -75,6 +73,14 @@ impl NodeAgent {
                 let _ = answer.send(unchanged);
             }
         }
+    }
+
+    /// Whether the host has room for the memory of an allocation's processes.
+    pub(super) fn host_room(&mut self, id: &AllocationId) -> Result<(), HostShortfall> {
+        let groups = &self.options.cards.cgroup_root;
+        let memory = self.state.memory_of(id);
+        let copies: Vec<_> = memory.iter().map(|of| (of.process.pid, of.bytes)).collect();
+        host_memory::check(&copies, groups)
     }
 
     pub(super) fn resume(&mut self, id: AllocationId, answer: Answer<v1::ResumeReply>) {
@@ -128,7 +134,7 @@ impl NodeAgent {
         };
         let all = self.state.ledger.allocations();
         let quota = self.options.api.user_quota;
-        tenant.may_have(&found.needs(), &[], &all, Some(id), quota)
+        tenant.may_have(&found.needs(), &found.ceilings(), &all, Some(id), quota)
     }
 
     /// Goes on with what waits for a child that was at work, or for the next try.
@@ -169,7 +175,8 @@ impl AgentState {
         }
     }
 
-    /// The live processes of an allocation with their memory. A process that NVML does not show has what it claims.
+    /// The live processes of an allocation with their memory. A process that NVML does not show has what it claims. So has
+    /// one that has charged more since NVML was asked.
     fn memory_of(&mut self, id: &AllocationId) -> Vec<ProcessMemory> {
         self.collect_claims();
         self.members.search(id);
@@ -186,7 +193,7 @@ impl AgentState {
             all.push(ProcessMemory {
                 process,
                 bytes: match nvml {
-                    Some(used) if !listed.is_empty() => used,
+                    Some(used) if !listed.is_empty() => used.max(claimed),
                     _ => claimed,
                 },
                 has_memory: claimed > Bytes::ZERO || !listed.is_empty(),
@@ -196,7 +203,7 @@ impl AgentState {
     }
 
     /// Starts a child that brings the processes of an allocation to the goal.
-    fn move_processes(
+    pub(super) fn move_processes(
         &mut self,
         id: AllocationId,
         goal: TransitionGoal,
@@ -274,6 +281,10 @@ impl AgentState {
             Some(Err(problem)) => Err(problem),
             None => Err(format!("{}; what was done is being undone", end.trouble())),
         };
+        if matches!(done.client, TransitionClient::Guarantee) {
+            self.learn_from(&done, &result);
+        }
+        self.calls.want_samples();
         if !matches!(done.client, TransitionClient::Agent) {
             let counted = match result {
                 Ok(_) => SuspensionResult::Done(took),
@@ -284,6 +295,24 @@ impl AgentState {
         self.answer_transition(done, result);
         self.sample();
         self.show();
+    }
+
+    /// Leaves an allocation alone for a while that could not be put to sleep for a guarantee, or woken after that.
+    fn learn_from(&mut self, done: &RunningTransition, result: &Result<String, String>) {
+        let Err(why) = result else {
+            return;
+        };
+        let id = done.id.clone();
+        match done.goal {
+            TransitionGoal::Asleep => {
+                warn!(%id, why, "Share cannot sleep, and is left alone for a while");
+                self.calls.leave_alone(id, why.clone());
+            }
+            TransitionGoal::Awake => {
+                warn!(%id, why, "Sleeper could not be woken, it is tried again");
+                self.calls.let_sleep(id);
+            }
+        }
     }
 
     fn enter_goal(&mut self, id: &AllocationId, goal: TransitionGoal) -> Result<(), String> {
@@ -319,7 +348,7 @@ impl AgentState {
                 });
                 drop(answer.send(reply));
             }
-            (TransitionClient::Agent, _) => {}
+            (TransitionClient::Guarantee | TransitionClient::Agent, _) => {}
         }
     }
 

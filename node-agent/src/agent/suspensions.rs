@@ -53,6 +53,8 @@ pub(super) struct RunningTransition {
 pub(super) enum TransitionClient {
     Suspend(Answer<v1::SuspendReply>),
     Resume(Answer<v1::ResumeReply>),
+    /// A guarantee that is called in, or the end of that.
+    Guarantee,
     /// The agent itself: it completes or undoes an unfinished transition.
     Agent,
 }

@@ -5,7 +5,7 @@
 
 use apportion_abi::{Bytes, CardRequest, CardUuid, ContainerRef};
 use apportion_ledger::{
-    Allocation, AllocationId, AllocationOwner, PlacementProposal, SuspensionPhase,
+    Allocation, AllocationId, AllocationOwner, PlacementProposal, SuspensionCause, SuspensionPhase,
 };
 use tonic::Status;
 
@@ -101,14 +101,15 @@ impl TenantUid {
 }
 
 /// What an allocation has of a user's quota on a card: all that its programs may burst to, or what is left on the card
-/// while they are suspended.
+/// while the user has suspended them. The agent wakes those that it has suspended itself, so these count in full.
 fn counted(allocation: &Allocation, card: CardUuid) -> Bytes {
     let Some(grant) = allocation.grant(card) else {
         return Bytes::ZERO;
     };
-    match allocation.suspension {
-        SuspensionPhase::Suspended => grant.held,
-        SuspensionPhase::Running | SuspensionPhase::Suspending | SuspensionPhase::Resuming => {
+    match (allocation.suspension, allocation.suspension_cause) {
+        (SuspensionPhase::Suspended, SuspensionCause::Client) => grant.held,
+        (SuspensionPhase::Suspended, SuspensionCause::Guarantee)
+        | (SuspensionPhase::Running | SuspensionPhase::Suspending | SuspensionPhase::Resuming, _) => {
             grant.held.max(grant.ceiling())
         }
     }

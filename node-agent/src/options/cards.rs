@@ -50,6 +50,20 @@ pub(crate) struct CardOptions {
     )]
     pub(crate) gpu_memory_overcommit: OvercommitFactor,
 
+    /// What happens if a new allocation's guarantee is used by programs above theirs
+    #[arg(
+        long,
+        env = "APPORTION_BURST_RECLAIM",
+        value_name = "WAY",
+        default_value = "refuse"
+    )]
+    pub(crate) burst_reclaim: BurstReclaim,
+
+    /// How long a program that was suspended for a guarantee waits before it may take the place of another one that uses
+    /// more than its guarantee, and how long that one runs before; 1s to 24h
+    #[arg(long, env = "APPORTION_SUSPEND_TURN", value_name = "TIME", default_value = "30s", value_parser = turn)]
+    pub(crate) suspend_turn: Duration,
+
     /// Whether the driver keeps a memory limit of its own for each container with a share, behind the library: auto
     /// (where driver 615 or newer and the control groups allow it) or off
     #[arg(
@@ -72,6 +86,20 @@ pub(crate) struct CardOptions {
     /// How often accounts are compared with NVML, 10 to 60000
     #[arg(long, env = "APPORTION_TICK", value_name = "MILLISECONDS", default_value = "250", value_parser = tick)]
     pub(crate) tick: Duration,
+}
+
+/// What happens if a guarantee is used by programs above theirs.
+///
+/// # Decision: nobody is suspended unless the operator says so
+/// A newcomer that is refused can come again. A program that is put to sleep without its consent may lose its connections
+/// and its deadlines, may sleep for as long as others need what they were promised, and depends on a driver that can
+/// bring its memory back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BurstReclaim {
+    /// The newcomer is refused
+    Refuse,
+    /// Those who use most above their guarantees are suspended
+    Suspend,
 }
 
 /// Whether the driver's own limits are used.
@@ -188,4 +216,22 @@ fn tick(text: &str) -> Result<Duration, String> {
         Ok(milliseconds @ 10..=60_000) => Ok(Duration::from_millis(milliseconds)),
         _ => Err("expected milliseconds, 10 to 60000".to_owned()),
     }
+}
+
+fn turn(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a time from 1s to 24h, such as 30s, 5m or 1h".to_owned();
+    let (number, unit) = text
+        .split_at_checked(text.len().saturating_sub(1))
+        .ok_or_else(expected)?;
+    let number: u64 = number.parse().map_err(|_| expected())?;
+    let seconds = match unit {
+        "s" => number,
+        "m" => number.saturating_mul(60),
+        "h" => number.saturating_mul(3600),
+        _ => return Err(expected()),
+    };
+    if !(1..=86_400).contains(&seconds) {
+        return Err(expected());
+    }
+    Ok(Duration::from_secs(seconds))
 }

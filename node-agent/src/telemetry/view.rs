@@ -8,7 +8,8 @@ use std::time::Instant;
 use apportion_abi::account::ApiFamily;
 use apportion_abi::{Bytes, CardUuid};
 use apportion_ledger::{
-    Allocation, AllocationPhase, CardGrant, Ledger, NoticeKind, ProcessId, XidSeverity,
+    Allocation, AllocationPhase, CardGrant, Ledger, NoticeKind, ProcessId, SuspensionCause,
+    SuspensionPhase, XidSeverity,
 };
 use apportion_proto::v1;
 use prometheus_client::metrics::histogram::Histogram;
@@ -20,6 +21,7 @@ use crate::driver::{CardReading, FoundCard};
 use crate::kubelet::stats::KubeletStats;
 use crate::processes::procfs;
 use crate::runtime::nri_plugin;
+use crate::telemetry::call_stats::CallStats;
 use crate::telemetry::suspension_stats::SuspensionStats;
 
 #[derive(Clone, Debug)]
@@ -77,6 +79,7 @@ pub(crate) struct AgentStats {
     pub(crate) has_cdi: Option<bool>,
     pub(crate) kubelet: KubeletStats,
     pub(crate) suspensions: SuspensionStats,
+    pub(crate) calls: CallStats,
     /// The number of slots in each state; empty without a kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
     pub(crate) driver_limits: DriverLimitCounts,
@@ -159,6 +162,8 @@ pub(crate) fn allocation(
         enforcement: wire::enforcement(worst.unwrap_or_default()).into(),
         idempotency_key: allocation.key.clone(),
         suspension: wire::suspension(allocation.suspension).into(),
+        called_in: allocation.suspension != SuspensionPhase::Running
+            && allocation.suspension_cause == SuspensionCause::Guarantee,
     }
 }
 

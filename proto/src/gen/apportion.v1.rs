@@ -42,6 +42,9 @@ pub struct Node {
     /// Why it keeps none; empty if it does.
     #[prost(string, tag = "10")]
     pub driver_limits_absence: ::prost::alloc::string::String,
+    /// Whether programs that use more than their guarantee are suspended where somebody else was promised what they use.
+    #[prost(bool, tag = "20")]
+    pub suspends_bursts: bool,
 }
 /// One card at the latest sample.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -375,6 +378,10 @@ pub struct Allocation {
     /// Whether its processes run or sleep.
     #[prost(enumeration = "SuspensionState", tag = "12")]
     pub suspension: i32,
+    /// Whether they sleep because somebody else was promised what they used. The agent wakes them. What is guaranteed to
+    /// them stays reserved.
+    #[prost(bool, tag = "20")]
+    pub called_in: bool,
 }
 /// What an allocation has of one card.
 #[derive(Clone, PartialEq, ::prost::Message)]

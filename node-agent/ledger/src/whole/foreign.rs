@@ -7,7 +7,9 @@
 
 use apportion_abi::CardUuid;
 
-use crate::allocation::{Allocation, AllocationOwner, AllocationPhase, CardGrant, SuspensionPhase};
+use crate::allocation::{
+    Allocation, AllocationOwner, AllocationPhase, CardGrant, SuspensionCause, SuspensionPhase,
+};
 
 use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind};
 use crate::ids::AllocationId;
@@ -78,6 +80,8 @@ impl Ledger {
             grants,
             is_whole: true,
             suspension: SuspensionPhase::Running,
+            suspension_cause: SuspensionCause::Client,
+            moved: now,
         };
         self.allocations.insert(id.clone(), allocation);
         vec![

@@ -178,10 +178,17 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Node(|f| number(f.view.counts.driver_limits.containers as u64));
     Counter "apportion_driver_limit_failures_total" "Memory limits of containers that the driver refused"
         SeriesSource::Node(|f| number(f.view.counts.driver_limits.failures));
-    Counter "apportion_suspensions_total" "Requests to suspend and to resume programs, by action and result"
+    Counter "apportion_suspensions_total" "Suspensions and resumes of programs, by clients and for guarantees, by action and result"
         SeriesSource::Labels(&["action", "result"], suspensions);
     Histogram "apportion_suspension_duration_seconds" "Time that it took to put programs to sleep or to wake them, by action"
         SeriesSource::Spread("action", |f| &f.view.counts.suspensions.durations);
+    Counter "apportion_guarantee_calls_total" "New allocations whose guarantee was used by others, by result"
+        SeriesSource::Labels(&["result"], guarantee_calls);
+    Histogram "apportion_guarantee_call_duration_seconds" "Time until a new allocation got a guarantee that was used by others, by result"
+        SeriesSource::Spread("result", |f| &f.view.counts.calls.durations);
+    Gauge "apportion_suspended_shares" "Shares that are suspended, by cause" SeriesSource::Labels(&["cause"], suspended_shares);
+    Gauge "apportion_suspended_bytes" "GPU memory of suspended shares that is in the host, by cause"
+        SeriesSource::Labels(&["cause"], suspended_bytes);
     Histogram "apportion_burst_answer_duration_seconds" "Time to answer a program that asks for a larger allowance, by result"
         SeriesSource::Spread("result", |f| &f.view.counts.burst_answers);
     Counter "apportion_series_dropped_total" "Series left out of scrapes because there were too many"

@@ -8,6 +8,7 @@ use apportion_abi::account::ApiFamily;
 use apportion_ledger::{AllocationRefusal, NoticeKind, XidSeverity};
 use apportion_proto::v1;
 
+use crate::telemetry::call_stats;
 use crate::telemetry::suspension_stats::{ACTIONS, RESULTS};
 
 use super::snapshot::{self, ScrapeSnapshot, ShareMetrics};
@@ -333,6 +334,41 @@ pub(super) fn suspended(facts: &ScrapeSnapshot) -> Vec<Sample> {
             (vec![name.namespace, name.pod, name.container], flag(is))
         })
         .collect()
+}
+
+pub(super) fn guarantee_calls(facts: &ScrapeSnapshot) -> Vec<Sample> {
+    let calls = &facts.view.counts.calls;
+    let of = |result: &'static str| (vec![result.to_owned()], number(calls.count_of(result)));
+    call_stats::RESULTS.into_iter().map(of).collect()
+}
+
+/// The sum of a number of all suspended allocations, by who suspended them.
+fn by_cause(facts: &ScrapeSnapshot, count: fn(&v1::Allocation) -> u64) -> Vec<Sample> {
+    let all = facts.view.list.allocations.iter();
+    let asleep: Vec<_> = all
+        .filter(|of| of.suspension() == v1::SuspensionState::Suspended)
+        .collect();
+    let of = |(cause, is_called_in): (&str, bool)| {
+        let those = asleep.iter().filter(|of| of.called_in == is_called_in);
+        (
+            vec![cause.to_owned()],
+            number(those.map(|of| count(of)).sum()),
+        )
+    };
+    [("client", false), ("guarantee", true)].map(of).to_vec()
+}
+
+pub(super) fn suspended_shares(facts: &ScrapeSnapshot) -> Vec<Sample> {
+    by_cause(facts, |_| 1)
+}
+
+pub(super) fn suspended_bytes(facts: &ScrapeSnapshot) -> Vec<Sample> {
+    by_cause(facts, |of| {
+        let grants = of.grants.iter();
+        grants
+            .map(|grant| grant.claimed_bytes.saturating_sub(grant.nvml_bytes))
+            .sum()
+    })
 }
 
 pub(super) fn suspensions(facts: &ScrapeSnapshot) -> Vec<Sample> {

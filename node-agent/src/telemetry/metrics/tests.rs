@@ -71,12 +71,19 @@ fn the_charges_of_a_suspended_share_explain_no_memory_of_the_card() {
     let mut sleeper = allocation("sleeper", "a-1", 60);
     sleeper.suspension = v1::SuspensionState::Suspended.into();
     sleeper.grants[0].nvml_bytes = 5;
+    sleeper.grants[0].claimed_bytes = 50;
+    sleeper.called_in = true;
     let text = text(vec![sleeper]);
     let drift = format!("apportion_reconcile_drift_bytes{{gpu_uuid=\"{CARD}\"}}");
     assert_eq!(value(&text, &drift), Some("85.0"), "{text}");
     let suspended =
         "apportion_container_suspended{namespace=\"\",pod=\"\",container=\"sleeper/1\"}";
     assert_eq!(value(&text, suspended), Some("1.0"), "{text}");
+    for (name, expected) in [("shares", "1.0"), ("bytes", "45.0")] {
+        let of = |cause: &str| format!("apportion_suspended_{name}{{cause=\"{cause}\"}}");
+        assert_eq!(value(&text, &of("client")), Some("0.0"), "{text}");
+        assert_eq!(value(&text, &of("guarantee")), Some(expected), "{text}");
+    }
 }
 
 #[test]
@@ -191,6 +198,7 @@ fn no_label_is_a_pid_or_a_sentence() {
         "verdict",
         "fault",
         "action",
+        "cause",
         "resource",
         "api",
         "listener",

@@ -1,0 +1,602 @@
+//! Guarantees that are called in: after any events in any order, whoever was promised memory gets it in time if those who
+//! have it can sleep; the card never holds more than it has; nobody sleeps in vain, and nobody sleeps for ever.
+//!
+//! The model does what the agent does, one action at a time, and anything can happen between two actions.
+//! `APPORTION_CALL_TRACES` is the number of random traces (default 10000).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::time::Duration;
+
+use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, SHARE_UNIT};
+use apportion_ledger::{
+    AccountSample, AllocationId, AllocationOwner, AllocationRefusal, BurstRequest, CallClaimant,
+    CallObstacle, CallStep, CallTerms, CardSample, ClaimWindow, EpochMillis, GuaranteeCall, Ledger,
+    LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy, PlacementProposal, ProcessId,
+    ProcessSample, SuspensionCause, SuspensionPhase,
+};
+use proptest::prelude::*;
+
+const CARD: CardUuid = CardUuid([1; 16]);
+/// What programs can get, in units of 2 MiB.
+const UNITS: u64 = 1000;
+const TURN: Duration = Duration::from_secs(30);
+/// After how many actions of the agent a call must be answered, for each allocation that there is.
+const DEADLINE: usize = 4;
+
+fn units(count: u64) -> Bytes {
+    Bytes(count * SHARE_UNIT)
+}
+
+fn request(count: u64) -> CardRequest {
+    CardRequest {
+        card: CARD,
+        bytes: units(count),
+    }
+}
+
+/// The programs of one allocation.
+#[derive(Debug)]
+struct ModelProgram {
+    pid: u32,
+    used: u64,
+    /// The driver cannot move it.
+    is_stuck: bool,
+}
+
+/// A newcomer that waits.
+#[derive(Debug)]
+struct WaitingNewcomer {
+    proposal: PlacementProposal,
+    actions: usize,
+}
+
+struct CallingNode {
+    ledger: Ledger,
+    now: EpochMillis,
+    programs: BTreeMap<AllocationId, ModelProgram>,
+    unable: BTreeSet<AllocationId>,
+    waiting: Vec<WaitingNewcomer>,
+    serial: u32,
+}
+
+impl CallingNode {
+    fn new() -> Self {
+        let mut ledger = Ledger::new(1, OffenderPolicy::Observe);
+        ledger.set_overcommit("100".parse().expect("a factor"));
+        let capacity = CardCapacity {
+            total: units(UNITS),
+            reserved: Bytes::ZERO,
+        };
+        let found = LedgerEvent::CardFound {
+            card: CARD,
+            capacity,
+        };
+        let _ = ledger.apply(EpochMillis(0), found);
+        Self {
+            ledger,
+            now: EpochMillis(0),
+            programs: BTreeMap::new(),
+            unable: BTreeSet::new(),
+            waiting: Vec::new(),
+            serial: 0,
+        }
+    }
+
+    fn apply(&mut self, event: LedgerEvent) -> Vec<LedgerEffect> {
+        self.ledger.apply(self.now, event)
+    }
+
+    fn answer(&mut self, event: LedgerEvent) -> Result<AllocationId, AllocationRefusal> {
+        let effects = self.apply(event);
+        let mut answers = effects.into_iter().filter_map(|effect| match effect {
+            LedgerEffect::Answer(answer) => Some(answer),
+            _ => None,
+        });
+        answers.next().expect("a request is answered")
+    }
+
+    fn proposal(&mut self, guaranteed: u64, limit: u64) -> PlacementProposal {
+        self.serial += 1;
+        let name = format!("share-{}", self.serial);
+        PlacementProposal {
+            key: name.clone(),
+            name,
+            asks: vec![request(guaranteed)],
+            ceilings: vec![request(limit)],
+            ttl: Duration::from_secs(3600),
+        }
+    }
+
+    fn admit(&mut self, proposal: PlacementProposal) -> Result<AllocationId, AllocationRefusal> {
+        let id = self.answer(LedgerEvent::Allocate(proposal))?;
+        self.serial += 1;
+        let pid = self.serial;
+        let owner = AllocationOwner::Process(ProcessId { pid, start: 1 });
+        let committed = LedgerEvent::Commit {
+            id: id.clone(),
+            owner,
+        };
+        self.answer(committed).expect("it is reserved");
+        let program = ModelProgram {
+            pid,
+            used: 0,
+            is_stuck: false,
+        };
+        self.programs.insert(id.clone(), program);
+        Ok(id)
+    }
+
+    /// Somebody comes. Waits if a call can help.
+    fn arrive(&mut self, guaranteed: u64, limit: u64) -> Option<AllocationId> {
+        let proposal = self.proposal(guaranteed, limit);
+        self.make_room(units(guaranteed));
+        self.sample();
+        match self.ledger.check(&proposal) {
+            Ok(()) => Some(self.admit(proposal).expect("it was checked")),
+            Err(AllocationRefusal::Shortfall(_)) => {
+                let call = GuaranteeCall {
+                    claimant: CallClaimant::Newcomer(proposal.key.clone()),
+                    name: proposal.name.clone(),
+                    asks: proposal.asks.clone(),
+                };
+                self.apply(LedgerEvent::CallOpened(call));
+                self.waiting.push(WaitingNewcomer {
+                    proposal,
+                    actions: 0,
+                });
+                None
+            }
+            Err(refusal) => panic!("{refusal}"),
+        }
+    }
+
+    fn make_room(&mut self, bytes: Bytes) {
+        for (id, guaranteed) in self.ledger.withdrawable(CARD) {
+            if self.ledger.has_room(CARD, bytes) {
+                return;
+            }
+            let limit = units(self.programs[&id].used).max(guaranteed);
+            self.apply(LedgerEvent::Withdrawn {
+                id,
+                card: CARD,
+                limit,
+            });
+        }
+    }
+
+    fn phase(&self, id: &AllocationId) -> SuspensionPhase {
+        self.ledger.allocation(id).expect("it is there").suspension
+    }
+
+    fn is_awake(&self, id: &AllocationId) -> bool {
+        self.phase(id) == SuspensionPhase::Running
+    }
+
+    fn limit(&self, id: &AllocationId) -> u64 {
+        let grant = self.ledger.allocation(id).and_then(|of| of.grant(CARD));
+        grant.map_or(0, |grant| grant.limit.0 / SHARE_UNIT)
+    }
+
+    /// A program uses that much, if it may. One that sleeps changes nothing.
+    fn use_up_to(&mut self, id: &AllocationId, count: u64) -> bool {
+        if !self.is_awake(id) {
+            return false;
+        }
+        if count > self.limit(id) {
+            let asks = vec![BurstRequest {
+                id: id.clone(),
+                card: CARD,
+                wanted: units(count),
+            }];
+            let missing = self.ledger.missing(CARD, &asks);
+            self.make_room(missing);
+            self.apply(LedgerEvent::Burst(asks));
+        }
+        let may = count <= self.limit(id);
+        if may {
+            self.programs.get_mut(id).expect("it is there").used = count;
+        }
+        may
+    }
+
+    fn sample(&mut self) {
+        let (mut processes, mut accounts) = (Vec::new(), Vec::new());
+        for (id, program) in &self.programs {
+            let used = units(program.used);
+            accounts.push(AccountSample {
+                id: id.clone(),
+                is_sound: true,
+                claimed: vec![(CARD, used)],
+            });
+            if self.is_awake(id) {
+                processes.push(ProcessSample {
+                    process: ProcessId {
+                        pid: program.pid,
+                        start: 1,
+                    },
+                    owner: Some(id.clone()),
+                    nvml: Some(used),
+                    claimed: Some(ClaimWindow {
+                        lowest: used,
+                        highest: used,
+                    }),
+                    has_ended: false,
+                });
+            }
+        }
+        let card = CardSample {
+            card: CARD,
+            used: units(self.on_card()),
+            unlisted: Bytes::ZERO,
+            leeway: Bytes::ZERO,
+            processes,
+        };
+        let generation = self.ledger.generation();
+        self.apply(LedgerEvent::Sampled(NodeSample {
+            generation,
+            cards: vec![card],
+            accounts,
+        }));
+    }
+
+    fn end(&mut self, id: &AllocationId) {
+        self.programs.remove(id);
+        self.apply(LedgerEvent::Release { id: id.clone() });
+        self.apply(LedgerEvent::Emptied { id: id.clone() });
+    }
+
+    /// What the driver has given out.
+    fn on_card(&self) -> u64 {
+        let awake = self.programs.iter().filter(|(id, _)| self.is_awake(id));
+        awake.map(|(_, program)| program.used).sum()
+    }
+
+    /// What nobody could get even if all who can sleep did.
+    fn firm_at_best(&self) -> u64 {
+        let mut firm = 0;
+        for allocation in self.ledger.allocations() {
+            let guaranteed = allocation.grants[0].guaranteed().0 / SHARE_UNIT;
+            let program = &self.programs[&allocation.id];
+            let stays = self.is_awake(&allocation.id) && self.unable.contains(&allocation.id);
+            firm += if stays {
+                program.used.max(guaranteed)
+            } else {
+                guaranteed
+            };
+        }
+        firm
+    }
+
+    fn step(&self, claimant: &CallClaimant, asks: &[CardRequest]) -> CallStep {
+        let terms = CallTerms {
+            unable: &self.unable,
+            turn: TURN,
+        };
+        self.ledger.call_step(self.now, claimant, asks, terms)
+    }
+
+    /// Puts somebody to sleep, unless the driver cannot.
+    fn put_to_sleep(&mut self, id: &AllocationId) {
+        self.answer(LedgerEvent::CallIn { id: id.clone() })
+            .expect("it runs");
+        let (used, is_stuck) = (self.programs[id].used, self.programs[id].is_stuck);
+        self.apply(LedgerEvent::Withdrawn {
+            id: id.clone(),
+            card: CARD,
+            limit: units(used),
+        });
+        let id = id.clone();
+        if is_stuck {
+            self.unable.insert(id.clone());
+            self.apply(LedgerEvent::Resumed { id });
+        } else {
+            self.apply(LedgerEvent::Suspended { id });
+        }
+    }
+
+    /// One action of the agent for each newcomer, and one for the sleepers.
+    fn act(&mut self) -> Result<(), TestCaseError> {
+        let mut earlier = 0;
+        for mut newcomer in std::mem::take(&mut self.waiting) {
+            let asked = newcomer.proposal.asks[0].bytes.0 / SHARE_UNIT;
+            newcomer.actions += 1;
+            let limit = DEADLINE * (self.programs.len() + 2);
+            prop_assert!(newcomer.actions <= limit, "{newcomer:?} waits for too long");
+            self.make_room(units(asked));
+            self.sample();
+            let claimant = CallClaimant::Newcomer(newcomer.proposal.key.clone());
+            let fits_at_best = self.firm_at_best() + earlier + asked <= UNITS;
+            match self.step(&claimant, &newcomer.proposal.asks) {
+                CallStep::Ready => {
+                    let admitted = self.admit(newcomer.proposal);
+                    prop_assert!(admitted.is_ok(), "{admitted:?}");
+                    continue;
+                }
+                CallStep::Hopeless => {
+                    prop_assert!(!fits_at_best, "{newcomer:?} is refused");
+                    self.apply(LedgerEvent::CallClosed(claimant));
+                    continue;
+                }
+                CallStep::Suspend(id) => {
+                    prop_assert!(fits_at_best, "{id} would sleep in vain");
+                    self.put_to_sleep(&id);
+                }
+                CallStep::Awaited => {}
+            }
+            earlier += asked;
+            self.waiting.push(newcomer);
+        }
+        self.wake()
+    }
+
+    fn wake(&mut self) -> Result<(), TestCaseError> {
+        let sleepers: Vec<_> = (self.ledger.sleepers().into_iter())
+            .map(|of| (of.id.clone(), of.moved, of.lacks()))
+            .collect();
+        for (id, moved, lacks) in sleepers {
+            let asks: Vec<_> = (lacks.into_iter())
+                .map(|(card, bytes): (CardUuid, Bytes)| CardRequest { card, bytes })
+                .collect();
+            self.make_room(asks[0].bytes);
+            self.sample();
+            let claimant = CallClaimant::Sleeper(id.clone());
+            match self.step(&claimant, &asks) {
+                CallStep::Ready => {
+                    let resumed = self.answer(LedgerEvent::Resume { id: id.clone() });
+                    prop_assert!(resumed.is_ok(), "{resumed:?}");
+                    self.apply(LedgerEvent::Resumed { id });
+                    return Ok(());
+                }
+                CallStep::Suspend(other) if moved.after(TURN) <= self.now => {
+                    self.apply(LedgerEvent::CallOpened(GuaranteeCall {
+                        claimant,
+                        name: id.to_string(),
+                        asks,
+                    }));
+                    self.put_to_sleep(&other);
+                    return Ok(());
+                }
+                CallStep::Suspend(_) | CallStep::Hopeless => {
+                    self.apply(LedgerEvent::CallClosed(claimant));
+                }
+                CallStep::Awaited => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn holds(&self) -> Result<(), TestCaseError> {
+        prop_assert!(self.on_card() <= UNITS, "{} on the card", self.on_card());
+        let (mut guaranteed, mut held) = (Bytes::ZERO, Bytes::ZERO);
+        for allocation in self.ledger.allocations() {
+            let grant = &allocation.grants[0];
+            let used = self.programs[&allocation.id].used;
+            prop_assert!(units(used) <= grant.limit, "{used} used of {grant:?}");
+            guaranteed = guaranteed.plus(grant.guaranteed());
+            held = held.plus(grant.held);
+        }
+        prop_assert!(guaranteed <= units(UNITS), "{guaranteed} guaranteed");
+        prop_assert!(held <= units(UNITS), "{held} held");
+        Ok(())
+    }
+
+    /// All that run end, again and again, until nobody is left.
+    fn run_out(&mut self) -> Result<(), TestCaseError> {
+        for _ in 0..=self.programs.len() {
+            for _ in 0..DEADLINE * (self.programs.len() + self.waiting.len() + 2) {
+                self.act()?;
+                self.holds()?;
+            }
+            prop_assert!(self.waiting.is_empty(), "{:?}", self.waiting);
+            let awake: Vec<_> = self.programs.keys().cloned().collect();
+            for id in awake
+                .iter()
+                .filter(|id| self.is_awake(id))
+                .cloned()
+                .collect::<Vec<_>>()
+            {
+                self.end(&id);
+            }
+        }
+        prop_assert!(
+            self.programs.is_empty(),
+            "{:?} sleep for ever",
+            self.programs
+        );
+        prop_assert_eq!(self.ledger.free(CARD), units(UNITS));
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug)]
+enum CallEvent {
+    Arrive { guaranteed: u64, more: u64 },
+    Use { which: usize, count: u64 },
+    Stick { which: usize },
+    End { which: usize },
+    GiveUp { which: usize },
+    Act,
+    Wait { seconds: u64 },
+}
+
+fn event() -> impl Strategy<Value = CallEvent> {
+    let which = 0..8_usize;
+    prop_oneof![
+        4 => (1..400_u64, 0..900_u64)
+            .prop_map(|(guaranteed, more)| CallEvent::Arrive { guaranteed, more }),
+        5 => (which.clone(), 0..1000_u64).prop_map(|(which, count)| CallEvent::Use { which, count }),
+        1 => which.clone().prop_map(|which| CallEvent::Stick { which }),
+        1 => which.clone().prop_map(|which| CallEvent::End { which }),
+        1 => which.prop_map(|which| CallEvent::GiveUp { which }),
+        6 => Just(CallEvent::Act),
+        2 => (1..60_u64).prop_map(|seconds| CallEvent::Wait { seconds }),
+    ]
+}
+
+fn traces() -> u32 {
+    let text = env::var("APPORTION_CALL_TRACES").ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(10_000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: traces(), ..ProptestConfig::default() })]
+
+    #[test]
+    fn whoever_was_promised_memory_gets_it_and_every_sleeper_wakes(
+        events in proptest::collection::vec(event(), 0..40),
+    ) {
+        let mut node = CallingNode::new();
+        for event in events {
+            let live: Vec<_> = node.programs.keys().cloned().collect();
+            match event {
+                CallEvent::Arrive { guaranteed, more } => {
+                    node.arrive(guaranteed, (guaranteed + more).min(UNITS));
+                }
+                CallEvent::Use { which, count } => {
+                    if let Some(id) = live.get(which) {
+                        node.use_up_to(id, count);
+                    }
+                }
+                CallEvent::Stick { which } => {
+                    if let Some(program) = live.get(which).and_then(|id| node.programs.get_mut(id)) {
+                        program.is_stuck = true;
+                    }
+                }
+                CallEvent::End { which } => live.get(which).into_iter().for_each(|id| node.end(id)),
+                CallEvent::GiveUp { which } => {
+                    if which < node.waiting.len() {
+                        let key = node.waiting.remove(which).proposal.key;
+                        node.apply(LedgerEvent::CallClosed(CallClaimant::Newcomer(key)));
+                    }
+                }
+                CallEvent::Act => node.act()?,
+                CallEvent::Wait { seconds } => {
+                    node.now = node.now.after(Duration::from_secs(seconds));
+                }
+            }
+            node.holds()?;
+        }
+        node.run_out()?;
+    }
+}
+
+/// Two that burst: one uses 900 of 1000 units, the other its guarantee.
+fn crowded() -> (CallingNode, AllocationId, AllocationId) {
+    let mut node = CallingNode::new();
+    let large = node.arrive(100, 900).expect("there is room");
+    let small = node.arrive(100, 900).expect("there is room");
+    assert!(node.use_up_to(&large, 700));
+    assert!(node.use_up_to(&small, 300));
+    node.sample();
+    (node, large, small)
+}
+
+#[test]
+fn the_one_that_bursts_most_sleeps_and_keeps_its_guarantee() {
+    let (mut node, large, small) = crowded();
+    assert!(node.arrive(300, 300).is_none());
+    node.act().unwrap();
+    assert_eq!(node.phase(&large), SuspensionPhase::Suspended);
+    assert!(
+        !node.use_up_to(&small, 601),
+        "what the call waits for is not lent again"
+    );
+    node.act().unwrap();
+    assert!(node.waiting.is_empty(), "it was served");
+    assert!(node.is_awake(&small));
+    let sleeper = node.ledger.allocation(&large).unwrap();
+    assert_eq!(sleeper.suspension_cause, SuspensionCause::Guarantee);
+    assert_eq!(sleeper.grants[0].held, units(100));
+    assert_eq!(node.ledger.granted(CARD), units(500));
+    assert_eq!(sleeper.lacks(), [(CARD, units(600))]);
+    node.end(&small);
+    node.act().unwrap();
+    assert!(node.is_awake(&large), "1000 less 300 is what it used");
+}
+
+#[test]
+fn sleepers_and_others_that_burst_take_turns() {
+    let (mut node, large, small) = crowded();
+    assert!(node.arrive(300, 300).is_none());
+    node.act().unwrap();
+    node.act().unwrap();
+    let guests: Vec<_> = node.programs.keys().cloned().collect();
+    node.end(guests.last().expect("three are there"));
+    assert!(node.use_up_to(&small, 500), "meanwhile it bursts more");
+    node.act().unwrap();
+    assert!(!node.is_awake(&large), "it needs 700 of 1000");
+    for _ in 0..3 {
+        node.now = node.now.after(TURN);
+        node.act().unwrap();
+        node.act().unwrap();
+        assert_eq!(
+            (node.is_awake(&large), node.is_awake(&small)),
+            (true, false)
+        );
+        node.act().unwrap();
+        assert!(node.is_awake(&large), "its turn has just begun");
+        node.now = node.now.after(TURN);
+        node.act().unwrap();
+        node.act().unwrap();
+        assert_eq!(
+            (node.is_awake(&large), node.is_awake(&small)),
+            (false, true)
+        );
+    }
+}
+
+#[test]
+fn nobody_sleeps_for_a_newcomer_that_cannot_be_served() {
+    let (mut node, large, small) = crowded();
+    node.programs.get_mut(&large).unwrap().is_stuck = true;
+    assert!(node.arrive(300, 300).is_none());
+    node.act().unwrap();
+    assert!(node.is_awake(&large), "the driver cannot move it");
+    node.act().unwrap();
+    assert!(node.waiting.is_empty(), "it was refused");
+    assert!(node.is_awake(&small), "its 200 are not enough");
+}
+
+#[test]
+fn what_cannot_sleep_says_why() {
+    let mut node = CallingNode::new();
+    let proposal = node.proposal(100, 900);
+    let id = node.answer(LedgerEvent::Allocate(proposal)).unwrap();
+    let program = ModelProgram {
+        pid: 999,
+        used: 0,
+        is_stuck: false,
+    };
+    node.programs.insert(id.clone(), program);
+    assert!(node.use_up_to(&id, 800));
+    node.sample();
+    let obstacle = |node: &CallingNode| node.ledger.burst_holdings(CARD)[0].obstacle;
+    assert_eq!(obstacle(&node), Some(CallObstacle::Uncommitted));
+    let owner = AllocationOwner::Pod("uid".into());
+    let committed = LedgerEvent::Commit {
+        id: id.clone(),
+        owner,
+    };
+    node.answer(committed).unwrap();
+    assert_eq!(obstacle(&node), Some(CallObstacle::OfPod));
+    node.apply(LedgerEvent::Release { id });
+    assert_eq!(obstacle(&node), Some(CallObstacle::Draining));
+}
+
+#[test]
+fn a_client_takes_a_sleeper_over() {
+    let (mut node, large, _small) = crowded();
+    assert!(node.arrive(300, 300).is_none());
+    node.act().unwrap();
+    node.act().unwrap();
+    node.answer(LedgerEvent::Suspend { id: large.clone() })
+        .expect("it sleeps already");
+    node.sample();
+    assert!(
+        node.ledger.sleepers().is_empty(),
+        "the agent wakes it no more"
+    );
+    let held = node.ledger.allocation(&large).unwrap().grants[0].held;
+    assert_eq!(held, Bytes::ZERO, "its guarantee is free, too");
+}

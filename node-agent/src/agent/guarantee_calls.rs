@@ -1,0 +1,340 @@
+//! Calls guarantees in: a newcomer whose guarantee is used by programs that burst waits until enough of them sleep, and
+//! each is woken when there is room for it again, or when its turn has come.
+//!
+//! The ledger says what comes next ([`Ledger::call_step`]). This file does it, one step after each sample and after each
+//! transition: only one child moves processes at a time.
+//!
+//! [`Ledger::call_step`]: apportion_ledger::Ledger::call_step
+
+use std::time::Instant;
+
+use apportion_abi::{Bytes, CardRequest, CardUuid, ContainerRef};
+use apportion_ledger::{
+    AllocationId, AllocationRefusal, CallClaimant, CallStep, CallTerms, GuaranteeCall, LedgerEvent,
+    PlacementProposal,
+};
+use apportion_process_checkpoints::transition::TransitionGoal;
+use apportion_proto::v1;
+use tracing::{info, warn};
+
+use super::NodeAgent;
+use super::clock::now;
+use super::state::RequestOutcome;
+use super::suspensions::TransitionClient;
+use super::waiting_calls::WaitingNewcomer;
+use crate::api::request::Answer;
+use crate::options::BurstReclaim;
+use crate::telemetry::call_stats::CallResult;
+
+/// What is done with a newcomer now.
+enum NewcomerFate {
+    Waits,
+    Served,
+    Refused,
+}
+
+impl NodeAgent {
+    /// Answers a newcomer at once, or lets it wait until its guarantee is called in.
+    pub(super) fn allocate_or_call_in(
+        &mut self,
+        proposal: PlacementProposal,
+        answer: Answer<v1::AllocateReply>,
+    ) {
+        let since = Instant::now();
+        if self.state.ledger.is_known(&proposal.key) || !self.is_short(&proposal) {
+            let _ = answer.send(self.allocate(proposal));
+            return;
+        }
+        self.state
+            .make_room_for(&LedgerEvent::Allocate(proposal.clone()));
+        if !self.is_short(&proposal) {
+            let reply = self.allocate(proposal);
+            self.count_call(CallResult::Withdrawn, since);
+            let _ = answer.send(reply);
+            return;
+        }
+        let newcomer = WaitingNewcomer {
+            proposal,
+            answer,
+            since,
+            has_suspended: false,
+        };
+        if self.can_call_in(&newcomer.proposal) {
+            self.call_for(newcomer);
+        } else {
+            self.refuse(newcomer);
+        }
+    }
+
+    fn is_short(&self, proposal: &PlacementProposal) -> bool {
+        let checked = self.state.ledger.check(proposal);
+        matches!(checked, Err(AllocationRefusal::Shortfall(_)))
+    }
+
+    /// Pods do not wait: their scheduler looks for another node, and asks again.
+    fn can_call_in(&self, proposal: &PlacementProposal) -> bool {
+        let ledger = &self.state.ledger;
+        let is_lent = |ask: &CardRequest| {
+            !ledger.burst_holdings(ask.card).is_empty() || ledger.awaits_sample(ask.card)
+        };
+        self.options.cards.burst_reclaim == BurstReclaim::Suspend
+            && ContainerRef::of(&proposal.name).is_none()
+            && proposal.asks.iter().any(is_lent)
+            && self.is_within_quota(proposal).is_ok()
+    }
+
+    fn call_for(&mut self, newcomer: WaitingNewcomer) {
+        let (claimant, name) = (newcomer.claimant(), newcomer.proposal.name.clone());
+        let asks = newcomer.asks().to_vec();
+        let asked: Bytes = asks.iter().map(|ask| ask.bytes).sum();
+        info!(name, %asked, "Guarantee called in");
+        let call = GuaranteeCall {
+            claimant,
+            name,
+            asks,
+        };
+        self.state.apply_quietly(LedgerEvent::CallOpened(call));
+        self.state.calls.newcomers.push(newcomer);
+        self.state.calls.want_samples();
+        self.state.sample();
+    }
+
+    /// Goes on with all newcomers that wait, and wakes a sleeper if there is room.
+    pub(super) fn continue_calls(&mut self) {
+        self.state.calls.forget(&self.state.ledger);
+        for mut newcomer in std::mem::take(&mut self.state.calls.newcomers) {
+            match self.fate(&mut newcomer) {
+                NewcomerFate::Waits => self.state.calls.newcomers.push(newcomer),
+                NewcomerFate::Served => self.serve(newcomer),
+                NewcomerFate::Refused => self.refuse(newcomer),
+            }
+        }
+        self.wake_sleepers();
+        if !self.state.calls.newcomers.is_empty() && !self.state.calls.is_sampled() {
+            self.state.sample();
+        }
+    }
+
+    fn fate(&mut self, newcomer: &mut WaitingNewcomer) -> NewcomerFate {
+        loop {
+            let step = self.next_step(&newcomer.claimant(), newcomer.asks());
+            let may_move = self.state.calls.is_sampled() && !self.state.suspensions.is_busy();
+            match step {
+                CallStep::Ready => return NewcomerFate::Served,
+                _ if newcomer.is_overdue() || newcomer.answer.is_closed() => {
+                    return NewcomerFate::Refused;
+                }
+                CallStep::Hopeless if may_move => return NewcomerFate::Refused,
+                CallStep::Suspend(id) if may_move => {
+                    // One that cannot be moved is left alone from here on, so the next step is another one.
+                    if self.call_in(&id) {
+                        newcomer.has_suspended = true;
+                        return NewcomerFate::Waits;
+                    }
+                }
+                CallStep::Hopeless | CallStep::Suspend(_) | CallStep::Awaited => {
+                    return NewcomerFate::Waits;
+                }
+            }
+        }
+    }
+
+    /// The next step of a call, after what is not used was withdrawn.
+    fn next_step(&mut self, claimant: &CallClaimant, asks: &[CardRequest]) -> CallStep {
+        let step = self.step(claimant, asks);
+        if step != CallStep::Awaited {
+            return step;
+        }
+        for ask in asks {
+            self.state.make_room(ask.card, ask.bytes);
+        }
+        self.step(claimant, asks)
+    }
+
+    fn step(&self, claimant: &CallClaimant, asks: &[CardRequest]) -> CallStep {
+        let terms = CallTerms {
+            unable: &self.state.calls.unable(),
+            turn: self.options.cards.suspend_turn,
+        };
+        self.state.ledger.call_step(now(), claimant, asks, terms)
+    }
+
+    /// Begins to put an allocation to sleep for somebody who was promised what it uses. Returns whether it did.
+    fn call_in(&mut self, id: &AllocationId) -> bool {
+        let begun = self.begin_call_in(id);
+        match &begun {
+            Ok(()) => {
+                info!(%id, "Share goes to sleep, a guarantee needs what it uses above its own")
+            }
+            Err(why) => {
+                warn!(%id, why, "Share cannot sleep, and is left alone for a while");
+                self.state.calls.leave_alone(id.clone(), why.clone());
+            }
+        }
+        begun.is_ok()
+    }
+
+    fn begin_call_in(&mut self, id: &AllocationId) -> Result<(), String> {
+        let room = self.host_room(id);
+        room.map_err(|shortfall| shortfall.to_string())?;
+        match self.state.apply(LedgerEvent::CallIn { id: id.clone() }) {
+            RequestOutcome::Answered(Ok(id)) => {
+                self.state.withdraw_unused(&id);
+                let client = TransitionClient::Guarantee;
+                self.state
+                    .move_processes(id, TransitionGoal::Asleep, true, client);
+                Ok(())
+            }
+            RequestOutcome::Answered(Err(refusal)) => Err(refusal.to_string()),
+            RequestOutcome::Failed(problem) => Err(problem),
+        }
+    }
+
+    fn serve(&mut self, newcomer: WaitingNewcomer) {
+        let result = match newcomer.has_suspended {
+            true => CallResult::Suspended,
+            false => CallResult::Withdrawn,
+        };
+        let name = newcomer.proposal.name.clone();
+        let reply = self.allocate(newcomer.proposal);
+        let waited = newcomer.since.elapsed();
+        info!(
+            name,
+            ?waited,
+            has_suspended = newcomer.has_suspended,
+            "Guarantee served"
+        );
+        self.count_call(result, newcomer.since);
+        let _ = newcomer.answer.send(reply);
+    }
+
+    fn refuse(&mut self, newcomer: WaitingNewcomer) {
+        let claimant = newcomer.claimant();
+        let was_open = self.state.ledger.has_call(&claimant);
+        self.state.apply_quietly(LedgerEvent::CallClosed(claimant));
+        if newcomer.answer.is_closed() {
+            info!(
+                name = newcomer.proposal.name,
+                "Newcomer gone, its call is closed"
+            );
+            return;
+        }
+        let reasons = self.reasons(&newcomer, was_open);
+        let ledger = &self.state.ledger;
+        let mut asks = newcomer.asks().iter();
+        let is_lent = asks.any(|ask| !ledger.burst_holdings(ask.card).is_empty());
+        let mut reply = self.allocate(newcomer.proposal);
+        if is_lent || was_open {
+            self.count_call(CallResult::Refused, newcomer.since);
+        }
+        if let Ok(v1::AllocateReply {
+            result: Some(v1::allocate_reply::Result::Shortfall(shortfall)),
+        }) = &mut reply
+        {
+            shortfall.sentence.push_str(&reasons);
+        }
+        let _ = newcomer.answer.send(reply);
+    }
+
+    /// Why those who burst cannot sleep, as the end of a refusal.
+    fn reasons(&self, newcomer: &WaitingNewcomer, was_open: bool) -> String {
+        let mut text = String::new();
+        if !was_open {
+            return text;
+        }
+        for ask in newcomer.asks() {
+            for of in self.state.ledger.burst_holdings(ask.card) {
+                let obstacle = of.obstacle.map(|obstacle| obstacle.to_string());
+                let unable = self.state.calls.why_unable(&of.id).map(str::to_owned);
+                match obstacle.or(unable) {
+                    Some(why) => {
+                        text.push_str(&format!("; {} cannot be suspended: {why}", of.name));
+                    }
+                    None if !newcomer.is_overdue() => {
+                        text.push_str(&format!("; to suspend {} is not enough", of.name));
+                    }
+                    None => {}
+                }
+            }
+        }
+        if newcomer.is_overdue() {
+            let waited = newcomer.since.elapsed().as_secs();
+            text.push_str(&format!("; it was not free after {waited} s"));
+        }
+        text
+    }
+
+    fn count_call(&mut self, result: CallResult, since: Instant) {
+        let stats = self.state.publisher.stats();
+        stats.calls.count(result, since.elapsed());
+    }
+
+    /// Wakes the sleeper that has slept longest of those for whom there is room. If there is none, the first whose turn
+    /// has come takes the place of others that had theirs.
+    fn wake_sleepers(&mut self) {
+        let sleepers = self.state.ledger.sleepers().into_iter();
+        let sleepers: Vec<_> = sleepers
+            .map(|of| {
+                (
+                    of.id.clone(),
+                    of.name.clone(),
+                    of.moved,
+                    asks_of(of.lacks()),
+                )
+            })
+            .collect();
+        for (id, name, fell_asleep, asks) in sleepers {
+            if self.state.suspensions.is_busy() {
+                return;
+            }
+            if !self.state.calls.may_wake(&id) {
+                continue;
+            }
+            let is_its_turn = fell_asleep.after(self.options.cards.suspend_turn) <= now()
+                && self.options.cards.burst_reclaim == BurstReclaim::Suspend;
+            let claimant = CallClaimant::Sleeper(id.clone());
+            match self.next_step(&claimant, &asks) {
+                CallStep::Ready => self.wake(&id),
+                CallStep::Suspend(_) if is_its_turn && !self.state.calls.is_sampled() => {}
+                CallStep::Suspend(other) if is_its_turn => {
+                    let call = GuaranteeCall {
+                        claimant,
+                        name,
+                        asks,
+                    };
+                    self.state.apply_quietly(LedgerEvent::CallOpened(call));
+                    self.call_in(&other);
+                }
+                CallStep::Suspend(_) | CallStep::Hopeless => {
+                    self.state.apply_quietly(LedgerEvent::CallClosed(claimant));
+                }
+                CallStep::Awaited => {}
+            }
+        }
+    }
+
+    fn wake(&mut self, id: &AllocationId) {
+        match self.state.apply(LedgerEvent::Resume { id: id.clone() }) {
+            RequestOutcome::Answered(Ok(id)) => {
+                let client = TransitionClient::Guarantee;
+                self.state
+                    .move_processes(id, TransitionGoal::Awake, true, client);
+            }
+            RequestOutcome::Answered(Err(refusal)) => {
+                info!(%id, %refusal, "Sleeper not woken yet");
+                self.state.calls.let_sleep(id.clone());
+            }
+            RequestOutcome::Failed(problem) => {
+                warn!(%id, problem, "Sleeper could not be woken, it is tried again");
+                self.state.calls.let_sleep(id.clone());
+            }
+        }
+    }
+}
+
+fn asks_of(lacks: Vec<(CardUuid, Bytes)>) -> Vec<CardRequest> {
+    let lacks = lacks.into_iter();
+    lacks
+        .map(|(card, bytes): (CardUuid, Bytes)| CardRequest { card, bytes })
+        .collect()
+}
