@@ -36,6 +36,7 @@ mod claims;
 mod deferred_events;
 mod extended_claims;
 mod grouping;
+mod groups_in_creation;
 mod leadership;
 mod publishing;
 mod request_limiter;
@@ -44,6 +45,7 @@ mod resizing;
 use binding::{BindingMetadata, PodBinder};
 use deferred_events::{DeferredEventSender, DeferredEvents};
 use grouping::GroupWriter;
+use groups_in_creation::GroupsInCreation;
 pub(crate) use leadership::LeadershipGuard;
 use request_limiter::{RequestLimiter, RequestPurpose};
 
@@ -124,6 +126,7 @@ pub(crate) struct ApiWriter {
     client: Client,
     binder: PodBinder,
     groups: GroupWriter,
+    groups_in_creation: Arc<GroupsInCreation>,
     reporter: events::Reporter,
     recorder: Arc<events::Recorder>,
     limiter: Arc<RequestLimiter>,
@@ -150,6 +153,7 @@ impl ApiWriter {
         let writer = Self {
             binder: PodBinder::new(client.clone(), names),
             groups: GroupWriter::new(client.clone(), recorder.clone(), deferred_events.clone()),
+            groups_in_creation: Arc::default(),
             reporter,
             recorder,
             client,
@@ -173,6 +177,11 @@ impl ApiWriter {
             } => return self.deferred_events.queue_event(pod, message),
             effect => effect,
         };
+        if let SchedulerEffect::Group(write @ GroupWrite::Found(_)) = &effect
+            && let Some(group) = write.subject()
+        {
+            self.groups_in_creation.begin(group);
+        }
         let writer = self.clone();
         tokio::spawn(async move {
             writer.leading.begins().await;
@@ -205,6 +214,15 @@ impl ApiWriter {
             }
             if let SchedulerEffect::Group(write) = effect {
                 return writer.write_group(write).await;
+            }
+            if let SchedulerEffect::Bind {
+                pod,
+                joins: Some(membership),
+                ..
+            } = &effect
+            {
+                let group = (pod.namespace.clone(), membership.group.clone());
+                writer.groups_in_creation.wait(&group).await;
             }
             let purpose = match &effect {
                 SchedulerEffect::Bind { .. } | SchedulerEffect::Evict(_) => {
@@ -302,6 +320,7 @@ impl ApiWriter {
         let subject = write.subject();
         let is_done = Box::pin(self.groups.write(write)).await;
         if let Some(subject) = subject {
+            self.groups_in_creation.end(&subject);
             let _ = self.answers.send(SchedulerEvent::Grouped(subject, is_done));
         }
     }

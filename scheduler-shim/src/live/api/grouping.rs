@@ -1,7 +1,8 @@
 //! Writes about pod groups: their objects, the mark on their pods, and the event that pods are missing.
 //!
 //! Nobody waits for these writes, and there may be as many as pods. So they have a few requests of their own, and are
-//! slow while pods are bound. Only the few groups that are created with their bindings don't wait. A missing
+//! slow while pods are bound. Only the few groups that are created with their bindings don't wait, and their bindings
+//! wait for them ([`super::groups_in_creation`]). A missing
 //! permission is logged once, not once per pod, and then tried again now and then: somebody may grant it.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,6 +39,8 @@ pub(super) struct GroupWriter {
     client: Client,
     recorder: Arc<events::Recorder>,
     free: Arc<Semaphore>,
+    /// For groups that are created with their bindings.
+    free_at_once: Arc<Semaphore>,
     deferred_events: DeferredEventSender,
     /// No writes before this time; set while they are forbidden.
     refused: Arc<Mutex<Option<Instant>>>,
@@ -61,6 +64,7 @@ impl GroupWriter {
             client,
             recorder,
             free: Arc::new(Semaphore::new(AT_ONCE)),
+            free_at_once: Arc::new(Semaphore::new(AT_ONCE)),
             deferred_events,
             refused: Arc::default(),
         }
@@ -68,10 +72,17 @@ impl GroupWriter {
 
     /// Performs a write. Returns whether it succeeded.
     pub(super) async fn write(&self, write: GroupWrite) -> bool {
-        let Ok(_permit) = self.free.acquire().await else {
+        let is_awaited = matches!(write, GroupWrite::Found(_));
+        // Bindings wait for these, while the others wait for bindings.
+        let free = if is_awaited {
+            &self.free_at_once
+        } else {
+            &self.free
+        };
+        let Ok(_permit) = free.acquire().await else {
             return false;
         };
-        if !matches!(write, GroupWrite::Found(_)) {
+        if !is_awaited {
             self.deferred_events.wait().await;
         }
         if self.is_refused() {

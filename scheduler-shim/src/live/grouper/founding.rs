@@ -1,4 +1,5 @@
-//! Groups of pods that start now. A few are created at once, so that readers of a pod's annotation find its group.
+//! Groups of pods that start now. A few are created at once, and their bindings wait for them: who sees a bound pod
+//! finds its group.
 //!
 //! In a burst that would be as many requests as bindings, at the worst time. So only the first few of a round are
 //! created at once, the others after the bindings.
