@@ -32,7 +32,7 @@ fn machine() -> MachineConfig {
 }
 
 /// Starts a victim with the files that are mounted into its container, and no others of its account.
-fn start(node: &Node, grant: &Value, name: &str) -> VictimProcess {
+pub(crate) fn start(node: &Node, grant: &Value, name: &str) -> VictimProcess {
     let account = node.host.dir().join(name);
     fs::create_dir(&account).expect("it is new");
     for file in FILES {
@@ -52,7 +52,7 @@ fn start(node: &Node, grant: &Value, name: &str) -> VictimProcess {
 }
 
 /// The grant of a pod whose container starts.
-async fn started(node: &Node, uid: &str) -> Value {
+pub(crate) async fn started(node: &Node, uid: &str) -> Value {
     let slot = node.kubelet.admit(uid, uid, &["main"]).await;
     let slot = slot.expect("a slot is free");
     let placed = node.kubelet.before_start(uid).await;
