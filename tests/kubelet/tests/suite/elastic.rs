@@ -35,8 +35,14 @@ fn machine() -> MachineConfig {
 pub(crate) fn start(node: &Node, grant: &Value, name: &str) -> VictimProcess {
     let account = node.host.dir().join(name);
     fs::create_dir(&account).expect("it is new");
+    let given = grant.to_string();
     for file in FILES {
-        let host = mounted(grant, &format!("{}/{file}", paths::CONTAINER_ACCOUNT));
+        let place = format!("{}/{file}", paths::CONTAINER_ACCOUNT);
+        // A fixed share has two of them.
+        if !given.contains(&format!("\"{place}\"")) {
+            continue;
+        }
+        let host = mounted(grant, &place);
         fs::hard_link(host, account.join(file)).expect("both are on one file system");
     }
     let library = mounted(grant, "/.apportion/libapportion_cuda.so");

@@ -1,9 +1,17 @@
 //! Pods that burst sleep for a guarantee that is called in, and wake with all that they had.
 
-use apportion_proto::v1::{Event, EventKind, SuspensionState, WatchRequest, watch_reply};
-use apportion_tests::{MIB, MachineConfig, VictimProcess, cards};
+use std::time::{Duration, Instant};
+
+use apportion_kubelet_tests::PodsApi;
+use apportion_proto::identity;
+use apportion_proto::v1::{
+    AllocateRequest, Allocation, Event, EventKind, Share, SuspensionState, WatchRequest,
+    allocate_reply, watch_reply,
+};
+use apportion_tests::{MIB, MachineConfig, PATIENCE, VictimProcess, cards};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
+use tonic::Request;
 
 use crate::elastic::{start, started};
 use crate::node::Node;
@@ -168,4 +176,127 @@ async fn a_container_that_ends_asleep_starts_again_with_its_guarantee() {
     next.expect("its container may start again");
     is_intact(&mut guest);
     assert!(guest.end().success());
+}
+
+/// Proposes a pod as a scheduler does: it sends its term, and asks again.
+async fn proposed(node: &Node, uid: &str, mib: u64) -> allocate_reply::Result {
+    let card = node.list().await.cards.swap_remove(0).uuid;
+    let mut request = Request::new(AllocateRequest {
+        idempotency_key: uid.to_owned(),
+        name: format!("team/{uid}"),
+        shares: vec![Share {
+            card,
+            bytes: mib * MIB,
+            limit_bytes: 0,
+        }],
+        ttl_ms: 60_000,
+    });
+    request.metadata_mut().insert(identity::TERM, 1.into());
+    let reply = node.client().await.allocate(request).await;
+    let result = reply.expect("it is well formed").into_inner().result;
+    result.expect("it is not empty")
+}
+
+/// Proposes a pod until it has its reservation.
+async fn placed_in_the_end(node: &Node, uid: &str, mib: u64) -> Allocation {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match proposed(node, uid, mib).await {
+            allocate_reply::Result::Allocation(allocation) => return allocation,
+            allocate_reply::Result::Shortfall(shortfall) => {
+                assert!(shortfall.called_in, "{}", shortfall.sentence);
+                assert!(Instant::now() < deadline, "{}", shortfall.sentence);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_with_a_guarantee_is_told_to_ask_again_and_gets_what_another_pod_lent() {
+    let node = Node::of(&machine(), 4, &OPTIONS).await;
+    let mut sleeper = bursting(&node, "sleeper").await;
+    let begun = Instant::now();
+    let allocate_reply::Result::Shortfall(first) = proposed(&node, "guest", 6000).await else {
+        panic!("the memory is in use");
+    };
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "a scheduler waits for 5 seconds"
+    );
+    assert!(first.called_in, "{}", first.sentence);
+    assert!(first.sentence.contains("called in"), "{}", first.sentence);
+    let reserved = placed_in_the_end(&node, "guest", 6000).await;
+    comes_to_be(&node, "sleeper", SuspensionState::Suspended).await;
+    let calls = |result: &str| {
+        let label = format!("result=\"{result}\"");
+        node.host
+            .metric("apportion_guarantee_calls_total", &[&label])
+    };
+    node.eventually("the call is counted", async |_| {
+        calls("suspended") == Some(1.0)
+    })
+    .await;
+    let grant = started(&node, "guest").await;
+    let mut guest = start(&node, &grant, "guest");
+    fill(&mut guest);
+    assert!(guest.end().success());
+    node.release(&reserved.id).await;
+    comes_to_be(&node, "sleeper", SuspensionState::Running).await;
+    is_intact(&mut sleeper);
+    assert!(node.host.high_water() <= CARD * MIB);
+    assert!(sleeper.end().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_call_fails_is_refused_with_the_reason_and_calls_no_more() {
+    let node = Node::of(&machine(), 4, &OPTIONS).await;
+    let placed = node.place_elastic("stuck", 0, 2000, 9000).await;
+    placed.expect("its guarantee fits");
+    let grant = started(&node, "stuck").await;
+    let mut stuck = start(&node, &grant, "stuck");
+    stuck.step("managed 5600M").ok();
+    let deadline = Instant::now() + PATIENCE;
+    let refused = loop {
+        let allocate_reply::Result::Shortfall(shortfall) = proposed(&node, "guest", 6000).await
+        else {
+            panic!("managed memory cannot be moved");
+        };
+        if !shortfall.called_in {
+            break shortfall.sentence;
+        }
+        assert!(Instant::now() < deadline, "{}", shortfall.sentence);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(
+        refused.contains("team/stuck cannot be suspended"),
+        "{refused}"
+    );
+    let allocate_reply::Result::Shortfall(again) = proposed(&node, "guest", 6000).await else {
+        panic!("nothing has changed");
+    };
+    assert!(!again.called_in, "its scheduler looks elsewhere");
+    stuck.step("alloc 500M").ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_the_agent_places_itself_waits_until_another_sleeps() {
+    let options = [&OPTIONS[..], &["--unplaced", "local-fit"]].concat();
+    let mut node = Node::of(&machine(), 4, &options).await;
+    let pods = PodsApi::listen(&node.host.dir().join("kubelet"));
+    // The agent reads the pods when it starts, and again after a while.
+    node.kill_agent();
+    node.start_agent_with(&options).await;
+    let mut sleeper = bursting(&node, "sleeper").await;
+    pods.has("guest", "guest", &[("gpu-memory", "6000")]);
+    let grant = started(&node, "guest").await;
+    let mut guest = start(&node, &grant, "guest");
+    fill(&mut guest);
+    comes_to_be(&node, "sleeper", SuspensionState::Suspended).await;
+    assert!(guest.end().success());
+    pods.is_finished("guest");
+    node.kubelet.remove("guest");
+    comes_to_be(&node, "sleeper", SuspensionState::Running).await;
+    is_intact(&mut sleeper);
+    assert!(sleeper.end().success());
 }
