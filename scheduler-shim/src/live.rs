@@ -321,7 +321,7 @@ impl Work {
                 self.decided.remove(&pod.uid);
                 self.metrics.refused();
             }
-            SchedulerEvent::NotBound(pod, _) => {
+            SchedulerEvent::NotBound(pod, _) | SchedulerEvent::CalledIn(pod, _) => {
                 self.decided.remove(&pod.uid);
             }
             SchedulerEvent::Evicted(_) => self.metrics.evicted(),

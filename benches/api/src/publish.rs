@@ -121,6 +121,7 @@ fn card_status(list: &v1::ListReply, card: &v1::Card) -> GpuCard {
             container: allocation.name.clone(),
             limit_bytes: signed(grant.limit_bytes),
             guaranteed_bytes: None,
+            suspended: false,
         })
     });
     GpuCard {

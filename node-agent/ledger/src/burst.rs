@@ -236,10 +236,18 @@ impl Ledger {
         card: CardUuid,
         limit: Bytes,
     ) -> Vec<LedgerEffect> {
-        let allocation = self.allocations.get_mut(id);
-        let allocation = allocation.filter(|of| holds_its_allowance(of.suspension));
-        let grant = allocation.and_then(|allocation| allocation.grant_mut(card));
-        if let Some(grant) = grant.filter(|grant| grant.burst.is_some()) {
+        let Some(allocation) = self.allocations.get_mut(id) else {
+            return Vec::new();
+        };
+        let phase = allocation.suspension;
+        let grant = allocation.grant_mut(card);
+        let Some(grant) = grant.filter(|grant| grant.burst.is_some()) else {
+            return Vec::new();
+        };
+        if phase == SuspensionPhase::Suspended {
+            grant.limit = limit.max(grant.guaranteed()).min(grant.limit);
+            grant.needed = grant.limit;
+        } else if holds_its_allowance(phase) {
             grant.limit = limit.max(grant.guaranteed()).min(grant.limit);
             grant.held = grant.limit.max(grant.nvml);
             grant.used = if grant.limit > grant.guaranteed() {

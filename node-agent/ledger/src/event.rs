@@ -188,6 +188,8 @@ pub struct LedgerNotice {
     pub allocation: Option<(AllocationId, String)>,
     pub card: Option<CardUuid>,
     pub process: Option<ProcessId>,
+    /// What else is to be said, such as amounts; empty if nothing is.
+    pub detail: String,
 }
 
 /// The kind of a notice.
@@ -267,7 +269,7 @@ pub enum AllocationRefusal {
     Whole(AllocationId),
     /// A pod owns the allocation.
     #[error(
-        "allocation {0} belongs to a pod; so far only programs of `apportion run` can be suspended"
+        "allocation {0} belongs to a pod; a client can suspend only programs of `apportion run`"
     )]
     OfPod(AllocationId),
     /// The allocation has no owner yet.

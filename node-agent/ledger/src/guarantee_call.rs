@@ -49,9 +49,9 @@ pub enum CallStep {
 /// Why an allocation that bursts cannot be put to sleep for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallObstacle {
-    /// A pod or a claim owns it.
-    #[error("it belongs to a pod, and only programs of `apportion run` can be suspended")]
-    OfPod,
+    /// A claim owns it.
+    #[error("it belongs to a resource claim, and several pods may use it")]
+    OfClaim,
     /// It has no owner yet.
     #[error("it has no process yet")]
     Uncommitted,
@@ -241,6 +241,13 @@ impl Ledger {
         })
     }
 
+    /// Who waits for memory of a card, in the order in which they called.
+    pub(crate) fn callers(&self, card: CardUuid) -> Vec<&str> {
+        let calls = self.calls.iter();
+        let here = calls.filter(|call| call.asks.iter().any(|ask| ask.card == card));
+        here.map(|call| call.name.as_str()).collect()
+    }
+
     /// What open calls keep of a card from programs that burst.
     pub(crate) fn called(&self, card: CardUuid) -> Bytes {
         self.calls_before(card, None).map(|call| call.bytes).sum()
@@ -254,10 +261,8 @@ fn obstacle(allocation: &Allocation) -> Option<CallObstacle> {
     match &allocation.state {
         AllocationPhase::Reserved { .. } => Some(CallObstacle::Uncommitted),
         AllocationPhase::Draining => Some(CallObstacle::Draining),
-        AllocationPhase::Allocated(AllocationOwner::Pod(_) | AllocationOwner::Claim(_)) => {
-            Some(CallObstacle::OfPod)
-        }
-        AllocationPhase::Allocated(AllocationOwner::Process(_)) => {
+        AllocationPhase::Allocated(AllocationOwner::Claim(_)) => Some(CallObstacle::OfClaim),
+        AllocationPhase::Allocated(AllocationOwner::Process(_) | AllocationOwner::Pod(_)) => {
             (allocation.grants.len() > 1).then_some(CallObstacle::SeveralGpus)
         }
     }

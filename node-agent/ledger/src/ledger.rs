@@ -231,6 +231,15 @@ impl Ledger {
     }
 
     pub(crate) fn notice(&self, kind: NoticeKind, id: &AllocationId) -> LedgerEffect {
+        self.notice_with(kind, id, String::new())
+    }
+
+    pub(crate) fn notice_with(
+        &self,
+        kind: NoticeKind,
+        id: &AllocationId,
+        detail: String,
+    ) -> LedgerEffect {
         let name = self
             .allocations
             .get(id)
@@ -241,6 +250,7 @@ impl Ledger {
             allocation,
             card: None,
             process: None,
+            detail,
         })
     }
 

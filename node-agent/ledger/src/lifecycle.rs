@@ -166,5 +166,6 @@ fn of_card(kind: NoticeKind, card: CardUuid) -> LedgerEffect {
         allocation: None,
         card: Some(card),
         process: None,
+        detail: String::new(),
     })
 }

@@ -129,6 +129,7 @@ impl Ledger {
                         allocation: Some((account.id.clone(), allocation.name.clone())),
                         card: None,
                         process: None,
+                        detail: String::new(),
                     }));
                 }
             }
@@ -261,6 +262,7 @@ impl Ledger {
             allocation: Some((id.clone(), name.unwrap_or_default())),
             card: Some(offence.card),
             process: Some(offence.process),
+            detail: String::new(),
         })
     }
 }

@@ -13,13 +13,16 @@
 //! or its guarantee where that is more, and a resume gets exactly that back. The allowance stays in the account, because
 //! the claims of the sleeping processes do.
 //!
-//! # Decision: only the programs of `apportion run`
-//! A scheduler reserves memory for its pods by their annotations and claims. It does not know that a pod sleeps, so the
-//! memory would stay reserved there and be granted here.
+//! # Decision: a client suspends only the programs of `apportion run`
+//! A scheduler reserves the requests of its pods, and does not know that one sleeps. What a client suspends gives back its
+//! guarantee, too, so that would stay reserved there and be granted here. Pods that burst can sleep for a guarantee that is
+//! called in: they keep theirs. Several pods may use the memory of a claim, and it cannot burst, so it never sleeps.
 
 use apportion_abi::{Bytes, CardRequest, CardUuid};
 
-use crate::allocation::{AllocationOwner, AllocationPhase, SuspensionCause, SuspensionPhase};
+use crate::allocation::{
+    Allocation, AllocationOwner, AllocationPhase, SuspensionCause, SuspensionPhase,
+};
 
 use crate::call_request::CallClaimant;
 use crate::event::{AllocationRefusal, LedgerEffect, NoticeKind};
@@ -52,6 +55,7 @@ impl Ledger {
     ) -> Result<bool, AllocationRefusal> {
         let generation = self.generation();
         let allocation = self.find(id)?;
+        may_sleep(allocation, cause)?;
         match allocation.suspension {
             SuspensionPhase::Running => {}
             SuspensionPhase::Suspending | SuspensionPhase::Suspended => {
@@ -68,14 +72,11 @@ impl Ledger {
             SuspensionPhase::Resuming => return Err(AllocationRefusal::InTransition(id.clone())),
         }
         match &allocation.state {
-            AllocationPhase::Allocated(AllocationOwner::Process(_)) => {
+            AllocationPhase::Allocated(_) => {
                 allocation.suspension = SuspensionPhase::Suspending;
                 allocation.suspension_cause = cause;
                 self.unmet.retain(|(_, unmet), _| unmet != id);
                 Ok(true)
-            }
-            AllocationPhase::Allocated(AllocationOwner::Pod(_) | AllocationOwner::Claim(_)) => {
-                Err(AllocationRefusal::OfPod(id.clone()))
             }
             AllocationPhase::Reserved { .. } => Err(AllocationRefusal::Uncommitted(id.clone())),
             AllocationPhase::Draining => Err(AllocationRefusal::Draining(id.clone())),
@@ -104,7 +105,8 @@ impl Ledger {
         }
         let mut effects = vec![LedgerEffect::Save];
         if before == SuspensionPhase::Suspending {
-            effects.push(self.notice(NoticeKind::Suspended, id));
+            let detail = self.asleep(id);
+            effects.push(self.notice_with(NoticeKind::Suspended, id, detail));
         }
         effects
     }
@@ -146,6 +148,7 @@ impl Ledger {
             SuspensionPhase::Suspending | SuspensionPhase::Resuming => {}
             SuspensionPhase::Running | SuspensionPhase::Suspended => return Vec::new(),
         }
+        let slept = allocation.grants.iter().map(|grant| grant.needed).sum();
         allocation.suspension = SuspensionPhase::Running;
         allocation.suspension_cause = SuspensionCause::Client;
         if before == SuspensionPhase::Resuming {
@@ -162,9 +165,45 @@ impl Ledger {
             },
         ];
         if before == SuspensionPhase::Resuming {
-            effects.push(self.notice(NoticeKind::Resumed, id));
+            let detail = back_on_the_gpu(slept);
+            effects.push(self.notice_with(NoticeKind::Resumed, id, detail));
         }
         effects
+    }
+
+    /// What an allocation that falls asleep has in the host, and for whom it sleeps.
+    fn asleep(&self, id: &AllocationId) -> String {
+        let Some(allocation) = self.allocations.get(id) else {
+            return String::new();
+        };
+        let moved: Bytes = allocation.grants.iter().map(|grant| grant.needed).sum();
+        let mut text = format!("{moved} moved to the host's memory");
+        let cards = allocation.grants.iter().map(|grant| grant.card);
+        let callers: Vec<_> = cards.flat_map(|card| self.callers(card)).collect();
+        if allocation.suspension_cause == SuspensionCause::Guarantee && !callers.is_empty() {
+            text.push_str(&format!(
+                ", because what it used above its guarantee was promised to {}",
+                callers.join(" and ")
+            ));
+        }
+        text
+    }
+}
+
+/// Refuses what a pod or a claim owns, unless a pod gives back only what it uses above its guarantee.
+fn may_sleep(allocation: &Allocation, cause: SuspensionCause) -> Result<(), AllocationRefusal> {
+    let of_pod = || Err(AllocationRefusal::OfPod(allocation.id.clone()));
+    match (&allocation.state, cause) {
+        (AllocationPhase::Allocated(AllocationOwner::Claim(_)), _)
+        | (AllocationPhase::Allocated(AllocationOwner::Pod(_)), SuspensionCause::Client) => {
+            of_pod()
+        }
+        (
+            AllocationPhase::Allocated(AllocationOwner::Pod(_) | AllocationOwner::Process(_))
+            | AllocationPhase::Reserved { .. }
+            | AllocationPhase::Draining,
+            SuspensionCause::Client | SuspensionCause::Guarantee,
+        ) => Ok(()),
     }
 }
 
@@ -179,6 +218,10 @@ fn answered(
     }
     effects.push(LedgerEffect::Answer(begun.map(|_| id.clone())));
     effects
+}
+
+fn back_on_the_gpu(slept: Bytes) -> String {
+    format!("{slept} moved back to the GPU")
 }
 
 impl crate::Allocation {

@@ -579,7 +579,20 @@ fn what_cannot_sleep_says_why() {
         owner,
     };
     node.answer(committed).unwrap();
-    assert_eq!(obstacle(&node), Some(CallObstacle::OfPod));
+    assert_eq!(obstacle(&node), None, "a pod can sleep");
+    let suspended = node.answer(LedgerEvent::Suspend { id: id.clone() });
+    assert_eq!(suspended, Err(AllocationRefusal::OfPod(id.clone())));
+    assert_eq!(
+        node.answer(LedgerEvent::CallIn { id: id.clone() }),
+        Ok(id.clone())
+    );
+    let suspended = node.answer(LedgerEvent::Suspend { id: id.clone() });
+    assert_eq!(
+        suspended,
+        Err(AllocationRefusal::OfPod(id.clone())),
+        "a client does not take it over"
+    );
+    node.apply(LedgerEvent::Resumed { id: id.clone() });
     node.apply(LedgerEvent::Release { id });
     assert_eq!(obstacle(&node), Some(CallObstacle::Draining));
 }

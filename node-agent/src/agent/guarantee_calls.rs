@@ -8,13 +8,14 @@
 
 use std::time::Instant;
 
-use apportion_abi::{Bytes, CardRequest, CardUuid, ContainerRef};
+use apportion_abi::{Bytes, CardRequest, CardUuid};
 use apportion_ledger::{
     AllocationId, AllocationRefusal, CallClaimant, CallStep, CallTerms, GuaranteeCall, LedgerEvent,
     PlacementProposal,
 };
 use apportion_process_checkpoints::transition::TransitionGoal;
 use apportion_proto::v1;
+use tonic::Status;
 use tracing::{info, warn};
 
 use super::NodeAgent;
@@ -22,9 +23,12 @@ use super::clock::now;
 use super::state::RequestOutcome;
 use super::suspensions::TransitionClient;
 use super::waiting_calls::WaitingNewcomer;
-use crate::api::request::Answer;
+use crate::api::request::{Answer, NewcomerPatience};
 use crate::options::BurstReclaim;
 use crate::telemetry::call_stats::CallResult;
+
+/// The end of the refusal of a newcomer that asks again.
+const CALLED_IN: &str = "; it is being called in, by suspending who uses it";
 
 /// What is done with a newcomer now.
 enum NewcomerFate {
@@ -34,16 +38,33 @@ enum NewcomerFate {
 }
 
 impl NodeAgent {
-    /// Answers a newcomer at once, or lets it wait until its guarantee is called in.
+    /// Answers a newcomer at once, or lets it wait or ask again until its guarantee is called in.
     pub(super) fn allocate_or_call_in(
         &mut self,
         proposal: PlacementProposal,
+        patience: NewcomerPatience,
         answer: Answer<v1::AllocateReply>,
     ) {
         let since = Instant::now();
         if self.state.ledger.is_known(&proposal.key) || !self.is_short(&proposal) {
-            let _ = answer.send(self.allocate(proposal));
+            match self.state.calls.take(&proposal.key) {
+                Some(waited) => self.serve(WaitingNewcomer {
+                    proposal,
+                    answer: Some(answer),
+                    ..waited
+                }),
+                None => drop(answer.send(self.allocate(proposal))),
+            }
             return;
+        }
+        if let Some(waiting) = self.state.calls.take(&proposal.key) {
+            if waiting.proposal.asks == proposal.asks && waiting.answer.is_none() {
+                let _ = answer.send(self.called_in(proposal));
+                self.state.calls.newcomers.push(waiting);
+                return;
+            }
+            let claimant = waiting.claimant();
+            self.state.apply_quietly(LedgerEvent::CallClosed(claimant));
         }
         self.state
             .make_room_for(&LedgerEvent::Allocate(proposal.clone()));
@@ -53,17 +74,53 @@ impl NodeAgent {
             let _ = answer.send(reply);
             return;
         }
-        let newcomer = WaitingNewcomer {
+        let reasons = self.state.calls.why_refused(&proposal.key);
+        if let Some(reasons) = reasons.map(str::to_owned) {
+            let _ = answer.send(self.allocate_or(proposal, &reasons));
+            return;
+        }
+        let can_call_in = self.can_call_in(&proposal);
+        let mut newcomer = WaitingNewcomer {
             proposal,
-            answer,
+            answer: Some(answer),
             since,
             has_suspended: false,
         };
-        if self.can_call_in(&newcomer.proposal) {
-            self.call_for(newcomer);
-        } else {
+        if !can_call_in {
             self.refuse(newcomer);
+            return;
         }
+        let asks_again = match patience {
+            NewcomerPatience::Waits => None,
+            NewcomerPatience::AsksAgain => newcomer.answer.take(),
+        };
+        let proposal = newcomer.proposal.clone();
+        self.call_for(newcomer);
+        if let Some(answer) = asks_again {
+            let _ = answer.send(self.called_in(proposal));
+        }
+    }
+
+    /// The answer to a newcomer that asks again.
+    fn called_in(&mut self, proposal: PlacementProposal) -> Result<v1::AllocateReply, Status> {
+        let mut reply = self.allocate_or(proposal, CALLED_IN)?;
+        if let Some(v1::allocate_reply::Result::Shortfall(shortfall)) = &mut reply.result {
+            shortfall.called_in = true;
+        }
+        Ok(reply)
+    }
+
+    /// Allocates, or refuses with these reasons at the end of the sentence.
+    fn allocate_or(
+        &mut self,
+        proposal: PlacementProposal,
+        reasons: &str,
+    ) -> Result<v1::AllocateReply, Status> {
+        let mut reply = self.allocate(proposal)?;
+        if let Some(v1::allocate_reply::Result::Shortfall(shortfall)) = &mut reply.result {
+            shortfall.sentence.push_str(reasons);
+        }
+        Ok(reply)
     }
 
     fn is_short(&self, proposal: &PlacementProposal) -> bool {
@@ -71,14 +128,13 @@ impl NodeAgent {
         matches!(checked, Err(AllocationRefusal::Shortfall(_)))
     }
 
-    /// Pods do not wait: their scheduler looks for another node, and asks again.
+    /// Whether programs that burst may sleep for it.
     fn can_call_in(&self, proposal: &PlacementProposal) -> bool {
         let ledger = &self.state.ledger;
         let is_lent = |ask: &CardRequest| {
             !ledger.burst_holdings(ask.card).is_empty() || ledger.awaits_sample(ask.card)
         };
         self.options.cards.burst_reclaim == BurstReclaim::Suspend
-            && ContainerRef::of(&proposal.name).is_none()
             && proposal.asks.iter().any(is_lent)
             && self.is_within_quota(proposal).is_ok()
     }
@@ -120,10 +176,11 @@ impl NodeAgent {
             let step = self.next_step(&newcomer.claimant(), newcomer.asks());
             let may_move = self.state.calls.is_sampled() && !self.state.suspensions.is_busy();
             match step {
-                CallStep::Ready => return NewcomerFate::Served,
-                _ if newcomer.is_overdue() || newcomer.answer.is_closed() => {
+                CallStep::Ready if newcomer.answer.is_some() => return NewcomerFate::Served,
+                _ if newcomer.is_overdue() || newcomer.is_gone() => {
                     return NewcomerFate::Refused;
                 }
+                CallStep::Ready => return NewcomerFate::Waits,
                 CallStep::Hopeless if may_move => return NewcomerFate::Refused,
                 CallStep::Suspend(id) if may_move => {
                     // One that cannot be moved is left alone from here on, so the next step is another one.
@@ -205,14 +262,16 @@ impl NodeAgent {
             "Guarantee served"
         );
         self.count_call(result, newcomer.since);
-        let _ = newcomer.answer.send(reply);
+        if let Some(answer) = newcomer.answer {
+            let _ = answer.send(reply);
+        }
     }
 
     fn refuse(&mut self, newcomer: WaitingNewcomer) {
         let claimant = newcomer.claimant();
         let was_open = self.state.ledger.has_call(&claimant);
         self.state.apply_quietly(LedgerEvent::CallClosed(claimant));
-        if newcomer.answer.is_closed() {
+        if newcomer.is_gone() {
             info!(
                 name = newcomer.proposal.name,
                 "Newcomer gone, its call is closed"
@@ -223,17 +282,19 @@ impl NodeAgent {
         let ledger = &self.state.ledger;
         let mut asks = newcomer.asks().iter();
         let is_lent = asks.any(|ask| !ledger.burst_holdings(ask.card).is_empty());
-        let mut reply = self.allocate(newcomer.proposal);
         if is_lent || was_open {
             self.count_call(CallResult::Refused, newcomer.since);
         }
-        if let Ok(v1::AllocateReply {
-            result: Some(v1::allocate_reply::Result::Shortfall(shortfall)),
-        }) = &mut reply
-        {
-            shortfall.sentence.push_str(&reasons);
+        let WaitingNewcomer {
+            proposal, answer, ..
+        } = newcomer;
+        match answer {
+            Some(answer) => drop(answer.send(self.allocate_or(proposal, &reasons))),
+            None => {
+                info!(name = proposal.name, reasons, "Guarantee not called in");
+                self.state.calls.note_refusal(proposal.key, reasons);
+            }
         }
-        let _ = newcomer.answer.send(reply);
     }
 
     /// Why those who burst cannot sleep, as the end of a refusal.

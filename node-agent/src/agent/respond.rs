@@ -22,7 +22,7 @@ use crate::telemetry::metrics;
 impl NodeAgent {
     pub(super) fn respond(&mut self, request: AgentRequest) {
         match request {
-            AgentRequest::Allocate(proposal, answer) => {
+            AgentRequest::Allocate(proposal, patience, answer) => {
                 if let Some(refusal) = yields(&mut self.state, &proposal.key) {
                     let _ = answer.send(Err(refusal));
                     return;
@@ -31,12 +31,12 @@ impl NodeAgent {
                 let mut asks = proposal.asks.iter();
                 if let Some(unknown) = asks.find(|ask| costs.must_probe(cards, ask.card)) {
                     let card = unknown.card;
-                    let request = AgentRequest::Allocate(proposal, answer);
+                    let request = AgentRequest::Allocate(proposal, patience, answer);
                     let step = self.state.costs.wait(request, &self.state.cards, card);
                     self.follow(step);
                     return;
                 }
-                self.allocate_or_call_in(proposal, answer);
+                self.allocate_or_call_in(proposal, patience, answer);
             }
             AgentRequest::Commit(id, owner, answer) => {
                 drop(answer.send(self.state.commit(id, owner)));

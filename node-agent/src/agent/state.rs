@@ -278,6 +278,7 @@ impl AgentState {
             id: id.clone(),
             process,
         });
+        self.forget_what_slept(&id);
         let owned = AllocationPhase::Allocated(AllocationOwner::Process(process));
         let allocation = self.ledger.allocation(&id);
         if allocation.is_some_and(|allocation| allocation.state == owned) {
@@ -287,6 +288,16 @@ impl AgentState {
         self.end_with_pod(&id);
         self.end_if_empty(&id);
         self.sample();
+    }
+
+    /// A pod whose last process ended asleep needs nothing back: its container starts anew, with the guarantee.
+    fn forget_what_slept(&mut self, id: &AllocationId) {
+        let allocation = self.ledger.allocation(id);
+        if allocation.is_some_and(|of| of.suspension == SuspensionPhase::Suspended)
+            && self.members.of(id).is_empty()
+        {
+            self.withdraw_unused(id);
+        }
     }
 
     /// Releases the allocation of a pod that is being deleted, once its last process has ended.

@@ -1,7 +1,13 @@
 //! Newcomers that wait until a guarantee is called in, and who is left alone meanwhile.
 //!
-//! Nothing here is saved. A newcomer is gone with the connection to the agent that it asked, and what is known about
-//! those who cannot be moved is found out again.
+//! Nothing here is saved. A newcomer is gone with the connection to the agent that it asked, or asks the next agent again,
+//! and what is known about those who cannot be moved is found out again.
+//!
+//! # Decision: pods ask again
+//! A scheduler and the kubelet wait for seconds, and a suspension may take longer. So a pod is told at once that its
+//! guarantee is being called in. Its call stays open, and keeps what it waits for, until the pod is proposed again or the
+//! call is too old. If it was refused in the end, the pod is refused for a while without a new call, so that its scheduler
+//! looks elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -25,7 +31,8 @@ const SAMPLES: u8 = 2;
 /// A newcomer whose guarantee is called in.
 pub(super) struct WaitingNewcomer {
     pub(super) proposal: PlacementProposal,
-    pub(super) answer: Answer<v1::AllocateReply>,
+    /// Where it waits for the answer; `None` if it asks again.
+    pub(super) answer: Option<Answer<v1::AllocateReply>>,
     pub(super) since: Instant,
     /// Whether somebody was suspended for it.
     pub(super) has_suspended: bool,
@@ -43,6 +50,17 @@ impl WaitingNewcomer {
     pub(super) fn is_overdue(&self) -> bool {
         self.since.elapsed() >= ANSWERED_WITHIN
     }
+
+    /// Whether it gave up. One that asks again does so by not asking, see [`Self::is_overdue`].
+    pub(super) fn is_gone(&self) -> bool {
+        self.answer.as_ref().is_some_and(Answer::is_closed)
+    }
+}
+
+/// Why a newcomer that asks again was refused, and until when that holds.
+struct RefusedNewcomer {
+    reasons: String,
+    until: Instant,
 }
 
 /// Why an allocation is left alone, and until when.
@@ -57,6 +75,8 @@ pub(super) struct WaitingCalls {
     /// The newcomers, in the order in which they came.
     pub(super) newcomers: Vec<WaitingNewcomer>,
     unable: BTreeMap<AllocationId, UnableBurst>,
+    /// Newcomers that ask again and were refused meanwhile, by key.
+    refused: BTreeMap<String, RefusedNewcomer>,
     /// Sleepers that could not be woken, and when they are tried again.
     unwoken: BTreeMap<AllocationId, Instant>,
     /// The samples since the last call or transition.
@@ -102,11 +122,32 @@ impl WaitingCalls {
         self.unable.get(id).map(|of| of.why.as_str())
     }
 
+    /// Takes out the newcomer with this key, if it waits.
+    pub(super) fn take(&mut self, key: &str) -> Option<WaitingNewcomer> {
+        let place = self
+            .newcomers
+            .iter()
+            .position(|of| of.proposal.key == key)?;
+        Some(self.newcomers.remove(place))
+    }
+
+    /// Notes that a newcomer that asks again is to be refused.
+    pub(super) fn note_refusal(&mut self, key: String, reasons: String) {
+        let until = Instant::now() + LEFT_ALONE;
+        self.refused.insert(key, RefusedNewcomer { reasons, until });
+    }
+
+    /// Why a newcomer was refused a while ago.
+    pub(super) fn why_refused(&self, key: &str) -> Option<&str> {
+        self.refused.get(key).map(|of| of.reasons.as_str())
+    }
+
     /// Forgets what is out of date.
     pub(super) fn forget(&mut self, ledger: &Ledger) {
         let now = Instant::now();
         let is_there = |id: &AllocationId| ledger.allocation(id).is_some();
         self.unable.retain(|id, of| of.until > now && is_there(id));
+        self.refused.retain(|_, of| of.until > now);
         self.unwoken
             .retain(|id, until| *until > now && is_there(id));
     }

@@ -19,10 +19,23 @@ use crate::runtime::cri::RuntimeCapabilities;
 /// Where an answer is sent.
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Status>>;
 
+/// What a newcomer does while memory that others use above their guarantees is called in for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewcomerPatience {
+    /// It waits for the answer.
+    Waits,
+    /// It has no time to wait, and asks again soon.
+    AsksAgain,
+}
+
 /// A request that changes something.
 #[derive(Debug)]
 pub(crate) enum AgentRequest {
-    Allocate(PlacementProposal, Answer<v1::AllocateReply>),
+    Allocate(
+        PlacementProposal,
+        NewcomerPatience,
+        Answer<v1::AllocateReply>,
+    ),
     Commit(AllocationId, AllocationOwner, Answer<v1::CommitReply>),
     Release(AllocationId, Answer<v1::ReleaseReply>),
     Resize(AllocationId, Vec<CardRequest>, Answer<v1::ResizeReply>),

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 
 use crate::api::caller::{CallerIdentity, PeerConnection};
 use crate::api::fencing::FencingTokenStore;
-use crate::api::request::{self, Answer};
+use crate::api::request::{self, Answer, NewcomerPatience};
 use crate::api::request_tracker::RequestTracker;
 use crate::api::tcp::TcpServer;
 use crate::api::tenant::{AllowedUsers, TenantUid};
@@ -166,11 +166,16 @@ impl Agent for AgentService {
         request: Request<v1::AllocateRequest>,
     ) -> Result<Response<v1::AllocateReply>, Status> {
         let tenant = tenant(&request);
+        // Only a scheduler sends its term. It must answer for other pods meanwhile.
+        let patience = match request.metadata().contains_key(identity::TERM) {
+            true => NewcomerPatience::AsksAgain,
+            false => NewcomerPatience::Waits,
+        };
         let mut proposal = wire::proposal(request.into_inner())?;
         if let Some(tenant) = tenant {
             proposal = tenant.proposal(proposal)?;
         }
-        self.ask(|answer| request::AgentRequest::Allocate(proposal, answer))
+        self.ask(|answer| request::AgentRequest::Allocate(proposal, patience, answer))
             .await
     }
 

@@ -157,6 +157,7 @@ pub(crate) fn shortfall(shortfall: &Shortfall) -> v1::Shortfall {
         waiting_helps: shortfall.waiting_helps(),
         bursts: shortfall.bursts.iter().map(held).collect(),
         sentence: shortfall.to_string(),
+        called_in: false,
     }
 }
 

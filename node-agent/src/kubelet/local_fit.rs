@@ -3,7 +3,7 @@
 //! This is a client like any other: it reads the free memory of the cards and proposes a placement, and the agent
 //! accepts or refuses it. Among the cards that the pod fits on it takes the fullest, so that large gaps stay large.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apportion_abi::names::{ANNOTATION_FRACTION_LIMIT, ANNOTATION_MEMORY_LIMIT};
 use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, GpuRequest, Share, whole_units};
@@ -15,13 +15,18 @@ use tonic::Status;
 
 use super::pods::{NodePods, PodFacts};
 use super::snapshot::Holder;
-use crate::api::request::{AgentRequest, Answer};
+use crate::api::request::{AgentRequest, Answer, NewcomerPatience};
 use crate::telemetry::view::AgentHandle;
 
 /// How long to wait for the specification of a pod that the kubelet already has.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a reservation waits for its commit, which follows at once.
 const TTL: Duration = Duration::from_secs(10);
+
+/// How long a pod waits here while memory is called in for it. The kubelet waits for 30 seconds.
+const CALLED_WITHIN: Duration = Duration::from_secs(20);
+/// How often it asks meanwhile.
+const ASKED_AGAIN: Duration = Duration::from_millis(200);
 
 /// Places pods on this node.
 #[derive(Debug)]
@@ -50,10 +55,40 @@ impl LocalFit {
     /// Reserves the pod's request and commits it to the pod.
     pub(crate) async fn allocate(&self, holder: &Holder) -> Result<(), Status> {
         let facts = self.facts(&holder.pod).await?;
-        let (request, limit) = (request(&facts)?, limit(&facts)?);
+        let begun = Instant::now();
+        loop {
+            let refused = match self.reserve(holder, &facts).await? {
+                Ok(id) => {
+                    let owner = AllocationOwner::Pod(holder.pod.clone());
+                    let committed = self.ask(|answer| AgentRequest::Commit(id, owner, answer));
+                    return committed.await.map(drop);
+                }
+                Err(refused) => refused,
+            };
+            // The kubelet tries again later, and the agent keeps the call open until then.
+            if !refused.called_in || begun.elapsed() >= CALLED_WITHIN {
+                let sentence = format!("pod {}: {}", facts.name, refused.sentence);
+                return Err(Status::resource_exhausted(sentence));
+            }
+            tokio::time::sleep(ASKED_AGAIN).await;
+        }
+    }
+
+    /// Proposes a placement, and returns the reservation.
+    async fn reserve(
+        &self,
+        holder: &Holder,
+        facts: &PodFacts,
+    ) -> Result<Result<AllocationId, v1::Shortfall>, Status> {
+        let (request, limit) = (request(facts)?, limit(facts)?);
         let _placement_lock = self.placement_lock.lock().await;
-        let cards = self.agent.views.borrow().list.cards.clone();
-        let asks = choose(&cards, request)
+        let list = self.agent.views.borrow().list.clone();
+        let (cards, node) = (list.cards, list.node.unwrap_or_default());
+        let mut chosen = choose(&cards, request);
+        if chosen.is_err() && node.suspends_bursts {
+            chosen = choose(&without_bursts(&cards), request).or(chosen);
+        }
+        let asks = chosen
             .map_err(|why| Status::resource_exhausted(format!("pod {}: {why}", facts.name)))?;
         let proposal = PlacementProposal {
             key: holder.pod.clone(),
@@ -63,23 +98,15 @@ impl LocalFit {
             ttl: TTL,
         };
         let reply = self
-            .ask(|answer| AgentRequest::Allocate(proposal, answer))
+            .ask(|answer| AgentRequest::Allocate(proposal, NewcomerPatience::AsksAgain, answer))
             .await?;
-        let allocation = match reply.result {
-            Some(v1::allocate_reply::Result::Allocation(allocation)) => allocation,
-            Some(v1::allocate_reply::Result::Shortfall(shortfall)) => {
-                let sentence = format!("pod {}: {}", facts.name, shortfall.sentence);
-                return Err(Status::resource_exhausted(sentence));
+        match reply.result {
+            Some(v1::allocate_reply::Result::Allocation(allocation)) => {
+                Ok(Ok(AllocationId(allocation.id)))
             }
-            None => return Err(Status::internal("the agent's answer is empty")),
-        };
-        let (id, owner) = (
-            AllocationId(allocation.id),
-            AllocationOwner::Pod(holder.pod.clone()),
-        );
-        self.ask(|answer| AgentRequest::Commit(id, owner, answer))
-            .await
-            .map(drop)
+            Some(v1::allocate_reply::Result::Shortfall(shortfall)) => Ok(Err(shortfall)),
+            None => Err(Status::internal("the agent's answer is empty")),
+        }
     }
 
     async fn facts(&self, uid: &str) -> Result<PodFacts, Status> {
@@ -166,6 +193,16 @@ fn capacity(card: &v1::Card) -> CardCapacity {
     }
 }
 
+/// The cards as they would be if nobody used more than its guarantee.
+fn without_bursts(cards: &[v1::Card]) -> Vec<v1::Card> {
+    let mut cards = cards.to_vec();
+    for card in &mut cards {
+        let taken = card.unmanaged_bytes.saturating_add(card.granted_bytes);
+        card.free_bytes = card.allocatable_bytes.saturating_sub(taken);
+    }
+    cards
+}
+
 /// The fullest cards on which the request fits.
 fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<CardRequest>, String> {
     let mut fitting: Vec<(u64, CardRequest)> =
@@ -241,6 +278,16 @@ mod tests {
         let cards = [card(1, 1000), card(2, 300), card(3, 500)];
         assert_eq!(chosen(&cards, "400", "1"), Ok(vec![3]));
         assert_eq!(chosen(&cards, "400", "2"), Ok(vec![3, 1]));
+    }
+
+    #[test]
+    fn what_is_used_above_guarantees_can_be_called_in() {
+        let mut busy = card(1, 100);
+        (busy.granted_bytes, busy.unmanaged_bytes) = (500 << 20, 50 << 20);
+        assert!(chosen(std::slice::from_ref(&busy), "400", "1").is_err());
+        let cards = without_bursts(&[busy]);
+        assert_eq!(chosen(&cards, "450", "1"), Ok(vec![1]));
+        assert!(chosen(&cards, "452", "1").is_err());
     }
 
     #[test]

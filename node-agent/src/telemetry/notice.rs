@@ -51,10 +51,11 @@ pub(crate) fn event_of(notice: &LedgerNotice, at_ms: u64) -> v1::Event {
     let (id, name) = (id.map(|id| id.0), name);
     let card = notice.card.map(|card| card.to_string());
     let pid = notice.process.map(|process| process.pid);
+    let detail = Some(notice.detail.as_str()).filter(|detail| !detail.is_empty());
     match loudness {
-        NoticeLevel::Debug => debug!(id, name, card, pid, "{message}"),
-        NoticeLevel::Info => info!(id, name, card, pid, "{message}"),
-        NoticeLevel::Warn => warn!(id, name, card, pid, "{message}"),
+        NoticeLevel::Debug => debug!(id, name, card, pid, detail, "{message}"),
+        NoticeLevel::Info => info!(id, name, card, pid, detail, "{message}"),
+        NoticeLevel::Warn => warn!(id, name, card, pid, detail, "{message}"),
     }
     v1::Event {
         at_ms,
@@ -63,6 +64,9 @@ pub(crate) fn event_of(notice: &LedgerNotice, at_ms: u64) -> v1::Event {
         name: name.unwrap_or_default(),
         card: card.unwrap_or_default(),
         pid: pid.unwrap_or_default(),
-        message: message.to_owned(),
+        message: detail.map_or_else(
+            || message.to_owned(),
+            |detail| format!("{message}: {detail}"),
+        ),
     }
 }

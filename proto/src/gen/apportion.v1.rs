@@ -313,6 +313,11 @@ pub struct Shortfall {
     /// Who uses more than what is guaranteed to it, and how much more, most first. It is part of what they hold.
     #[prost(message, repeated, tag = "9")]
     pub bursts: ::prost::alloc::vec::Vec<Held>,
+    /// Whether what is used above guarantees is being called in for the request. Repeated with the same key and shares
+    /// within 60 seconds, it is accepted as soon as there is room. Only a caller that sends its term gets this answer;
+    /// others wait.
+    #[prost(bool, tag = "10")]
+    pub called_in: bool,
 }
 /// What one allocation holds of a card.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

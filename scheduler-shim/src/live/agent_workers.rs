@@ -368,25 +368,49 @@ async fn send_requests(
     }
 }
 
-fn answer(pod: PodRef, done: Result<Result<String, String>, String>) -> SchedulerEvent {
-    match done {
-        Ok(Ok(id)) => SchedulerEvent::Accepted(pod, id),
-        Ok(Err(why)) | Err(why) => SchedulerEvent::Refused(pod, why),
-    }
-}
-
-fn resize_answer(pod: PodRef, done: Result<Result<String, String>, String>) -> SchedulerEvent {
-    match done {
-        Ok(Ok(_)) => SchedulerEvent::Resized(pod),
-        Ok(Err(why)) | Err(why) => SchedulerEvent::NotResized(pod, why),
-    }
+/// Why an agent did not do what it was asked for.
+struct AgentRefusal {
+    why: String,
+    /// Whether it makes room, and is to be asked again soon.
+    is_called_in: bool,
 }
 
 /// The allocation's id, or why the agent refused. `Err` if the request itself failed.
-async fn send_request(
-    to: &AgentEndpoint,
-    request: &SchedulerEffect,
-) -> Result<Result<String, String>, String> {
+type AgentAnswer = Result<Result<String, AgentRefusal>, String>;
+
+fn answer(pod: PodRef, done: AgentAnswer) -> SchedulerEvent {
+    match done {
+        Ok(Ok(id)) => SchedulerEvent::Accepted(pod, id),
+        Ok(Err(AgentRefusal {
+            why,
+            is_called_in: true,
+        })) => SchedulerEvent::CalledIn(pod, why),
+        Ok(Err(AgentRefusal { why, .. })) | Err(why) => SchedulerEvent::Refused(pod, why),
+    }
+}
+
+fn resize_answer(pod: PodRef, done: AgentAnswer) -> SchedulerEvent {
+    match done {
+        Ok(Ok(_)) => SchedulerEvent::Resized(pod),
+        Ok(Err(AgentRefusal { why, .. })) | Err(why) => SchedulerEvent::NotResized(pod, why),
+    }
+}
+
+fn refusal(shortfall: v1::Shortfall) -> AgentRefusal {
+    AgentRefusal {
+        why: shortfall.sentence,
+        is_called_in: shortfall.called_in,
+    }
+}
+
+fn empty_answer() -> AgentRefusal {
+    AgentRefusal {
+        why: "its answer is empty".to_owned(),
+        is_called_in: false,
+    }
+}
+
+async fn send_request(to: &AgentEndpoint, request: &SchedulerEffect) -> AgentAnswer {
     let agent = &mut to.client().await?;
     let done = match request {
         SchedulerEffect::Allocate { pod, shares, .. } => return allocate(agent, pod, shares).await,
@@ -422,7 +446,7 @@ async fn allocate(
     agent: &mut FencedAgentClient,
     pod: &PodRef,
     shares: &[CardShare],
-) -> Result<Result<String, String>, String> {
+) -> AgentAnswer {
     let request = v1::AllocateRequest {
         idempotency_key: pod.uid.clone(),
         name: pod.full(),
@@ -435,16 +459,12 @@ async fn allocate(
         .map_err(|status| status_text(&status))?;
     Ok(match reply.into_inner().result {
         Some(allocate_reply::Result::Allocation(allocation)) => Ok(allocation.id),
-        Some(allocate_reply::Result::Shortfall(shortfall)) => Err(shortfall.sentence),
-        None => Err("its answer is empty".to_owned()),
+        Some(allocate_reply::Result::Shortfall(shortfall)) => Err(refusal(shortfall)),
+        None => Err(empty_answer()),
     })
 }
 
-async fn resize(
-    agent: &mut FencedAgentClient,
-    id: &str,
-    shares: &[CardShare],
-) -> Result<Result<String, String>, String> {
+async fn resize(agent: &mut FencedAgentClient, id: &str, shares: &[CardShare]) -> AgentAnswer {
     let request = v1::ResizeRequest {
         id: id.to_owned(),
         shares: wire_shares(shares),
@@ -455,8 +475,8 @@ async fn resize(
         .map_err(|status| status_text(&status))?;
     Ok(match reply.into_inner().result {
         Some(resize_reply::Result::Allocation(allocation)) => Ok(allocation.id),
-        Some(resize_reply::Result::Shortfall(shortfall)) => Err(shortfall.sentence),
-        None => Err("its answer is empty".to_owned()),
+        Some(resize_reply::Result::Shortfall(shortfall)) => Err(refusal(shortfall)),
+        None => Err(empty_answer()),
     })
 }
 

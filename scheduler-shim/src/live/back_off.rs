@@ -31,6 +31,13 @@ impl BackOff {
             .insert(uid.to_owned(), BackOffDelay { until, length });
     }
 
+    /// Lets a pod wait that has not failed: it is tried again after the shortest delay.
+    pub(crate) fn tries_again(&mut self, uid: &str, now: Duration) {
+        let (until, length) = (now + FIRST, FIRST);
+        self.0
+            .insert(uid.to_owned(), BackOffDelay { until, length });
+    }
+
     pub(crate) fn forget(&mut self, uid: &str) {
         self.0.remove(uid);
     }
@@ -72,6 +79,9 @@ mod tests {
         assert!(waits.is_delayed("b", now) && !waits.lets_others_pass("b", now));
         (0..3).for_each(|_| waits.failed("b", now));
         assert!(waits.lets_others_pass("b", now), "it failed four times");
+        waits.tries_again("b", now);
+        assert!(waits.is_delayed("b", now) && !waits.lets_others_pass("b", now));
+        assert!(!waits.is_delayed("b", now + FIRST));
         waits.forget("b");
         waits.forget("a");
         waits.failed("a", now);

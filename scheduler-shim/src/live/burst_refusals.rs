@@ -4,6 +4,8 @@
 //! agent knows best. So a pod is first sent where its guarantee fits beside the others. If the agent refuses it, what is
 //! used above guarantees there counts as held for a while. Then the pod goes to another node if one has room, instead of
 //! asking the same agent for ever, and afterwards the agent is asked again.
+//!
+//! An agent that calls the memory in does not refuse: it is asked again after a second.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,6 +30,11 @@ impl BurstRefusals {
         if cards.any(|card| card.burst > Bytes::ZERO) {
             self.0.insert(node.to_owned(), now + FOR);
         }
+    }
+
+    /// The agent of this node calls in what is used above guarantees.
+    pub(crate) fn forget(&mut self, node: &str) {
+        self.0.remove(node);
     }
 
     /// Whether what is used above guarantees on this node counts as held.
@@ -62,6 +69,8 @@ mod tests {
         }
         assert!(refusals.counts(Duration::ZERO, "busy"));
         assert!(!refusals.counts(FOR, "busy"));
+        refusals.forget("busy");
+        assert!(!refusals.counts(Duration::ZERO, "busy"));
         assert!(!refusals.counts(Duration::ZERO, "quiet"));
         assert!(!refusals.counts(Duration::ZERO, "unknown"));
     }

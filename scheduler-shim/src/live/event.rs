@@ -56,6 +56,8 @@ pub(crate) enum SchedulerEvent {
     Accepted(PodRef, String),
     /// An agent refused a pod.
     Refused(PodRef, String),
+    /// An agent calls in memory for a pod, and has room if it is asked again soon.
+    CalledIn(PodRef, String),
     /// An agent has changed the size of a running pod.
     Resized(PodRef),
     /// An agent has not changed it, and why.

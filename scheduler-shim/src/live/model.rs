@@ -159,6 +159,7 @@ impl ClusterModel {
             }
             SchedulerEvent::Accepted(pod, id) => self.pending_binds.accepted(&pod.uid, id),
             SchedulerEvent::Refused(pod, why) => self.refused(now, pod, why),
+            SchedulerEvent::CalledIn(pod, why) => self.called_in(now, pod, why),
             SchedulerEvent::Resized(pod) => self.resizes.accepted(&pod.uid).into_iter().collect(),
             SchedulerEvent::NotResized(pod, why) => {
                 let refused = self.resizes.refused(now, &pod.uid, why);
@@ -406,6 +407,34 @@ impl ClusterModel {
         }
         let mut effects = self.pending_binds.refused(&pod.uid).effects;
         let message = format!("the agent of the chosen node refused it: {why}");
+        self.last_events
+            .insert(pod.uid.clone(), (message.clone(), now));
+        let reason = PodEventReason::Unschedulable;
+        effects.push(SchedulerEffect::PublishEvent {
+            pod,
+            reason,
+            message,
+        });
+        effects
+    }
+
+    /// The agent needs a while to make room for the pod, and keeps what it frees for it. The pod keeps its turn, and is
+    /// proposed again soon. Its event is not repeated.
+    fn called_in(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<SchedulerEffect> {
+        let Some(start) = self.pending_binds.get(&pod.uid) else {
+            return self.refused(now, pod, why);
+        };
+        let node = start.node.clone();
+        self.back_off.tries_again(&pod.uid, now);
+        self.burst_refusals.forget(&node);
+        let mut effects = self.pending_binds.refused(&pod.uid).effects;
+        let message = format!(
+            "the agent of node {node} calls in memory for it that others use above their guarantees"
+        );
+        let known = self.last_events.get(&pod.uid);
+        if known.is_some_and(|(last, _)| *last == message) {
+            return effects;
+        }
         self.last_events
             .insert(pod.uid.clone(), (message.clone(), now));
         let reason = PodEventReason::Unschedulable;

@@ -1,4 +1,4 @@
-//! Events on pods that exceed or bypass their limit, and on the node when a card fails. The owners of pods cannot
+//! Events on pods that exceed or bypass their limit, or sleep for others, and on the node when a card fails. The owners of pods cannot
 //! read the agent's log.
 //!
 //! A pod decides how often it offends, so it must not decide how often the API server gets an event. There is at
@@ -103,6 +103,8 @@ fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
         Kind::Ungranted => Some(("GpuNotGranted", EventType::Warning)),
         Kind::Killed => Some(("GpuProcessKilled", EventType::Warning)),
         Kind::Evicted => Some(("GpuPodEvicted", EventType::Warning)),
+        Kind::Suspended => Some(("GpuMemorySuspended", EventType::Warning)),
+        Kind::Resumed => Some(("GpuMemoryResumed", EventType::Normal)),
         Kind::Damaged => Some(("GpuAccountDamaged", EventType::Warning)),
         Kind::CardUnhealthy => Some(("GpuUnhealthy", EventType::Warning)),
         Kind::CardLost => Some(("GpuLost", EventType::Warning)),
@@ -111,8 +113,6 @@ fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
         | Kind::Allocated
         | Kind::Committed
         | Kind::Resized
-        | Kind::Suspended
-        | Kind::Resumed
         | Kind::Draining
         | Kind::Released
         | Kind::Expired

@@ -91,8 +91,21 @@ fn holders(uuid: &str, allocations: &[v1::Allocation]) -> Vec<GpuHolder> {
         .flat_map(|of| of.grants.iter().map(move |grant| (of, grant)));
     let on_card = shares.filter(|(_, grant)| grant.card == uuid);
     on_card
-        .map(|(allocation, grant)| holder(&allocation.name, grant))
+        .map(|(allocation, grant)| GpuHolder {
+            suspended: sleeps(allocation.suspension()),
+            ..holder(&allocation.name, grant)
+        })
         .collect()
+}
+
+/// Whether processes of an allocation may be asleep.
+fn sleeps(suspension: v1::SuspensionState) -> bool {
+    match suspension {
+        v1::SuspensionState::Unspecified | v1::SuspensionState::Running => false,
+        v1::SuspensionState::Suspending
+        | v1::SuspensionState::Suspended
+        | v1::SuspensionState::Resuming => true,
+    }
 }
 
 fn holder(name: &str, grant: &v1::Grant) -> GpuHolder {
@@ -106,6 +119,7 @@ fn holder(name: &str, grant: &v1::Grant) -> GpuHolder {
             container: workload.container.to_owned(),
             limit_bytes,
             guaranteed_bytes,
+            suspended: false,
         },
         None => GpuHolder {
             namespace: None,
@@ -113,6 +127,7 @@ fn holder(name: &str, grant: &v1::Grant) -> GpuHolder {
             container: name.to_owned(),
             limit_bytes,
             guaranteed_bytes,
+            suspended: false,
         },
     }
 }

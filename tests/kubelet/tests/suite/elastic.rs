@@ -32,11 +32,17 @@ fn machine() -> MachineConfig {
 }
 
 /// Starts a victim with the files that are mounted into its container, and no others of its account.
-fn start(node: &Node, grant: &Value, name: &str) -> VictimProcess {
+pub(crate) fn start(node: &Node, grant: &Value, name: &str) -> VictimProcess {
     let account = node.host.dir().join(name);
     fs::create_dir(&account).expect("it is new");
+    let given = grant.to_string();
     for file in FILES {
-        let host = mounted(grant, &format!("{}/{file}", paths::CONTAINER_ACCOUNT));
+        let place = format!("{}/{file}", paths::CONTAINER_ACCOUNT);
+        // A fixed share has two of them.
+        if !given.contains(&format!("\"{place}\"")) {
+            continue;
+        }
+        let host = mounted(grant, &place);
         fs::hard_link(host, account.join(file)).expect("both are on one file system");
     }
     let library = mounted(grant, "/.apportion/libapportion_cuda.so");
@@ -52,7 +58,7 @@ fn start(node: &Node, grant: &Value, name: &str) -> VictimProcess {
 }
 
 /// The grant of a pod whose container starts.
-async fn started(node: &Node, uid: &str) -> Value {
+pub(crate) async fn started(node: &Node, uid: &str) -> Value {
     let slot = node.kubelet.admit(uid, uid, &["main"]).await;
     let slot = slot.expect("a slot is free");
     let placed = node.kubelet.before_start(uid).await;

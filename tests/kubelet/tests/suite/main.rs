@@ -12,5 +12,6 @@ mod node;
 mod pods;
 mod quarantine;
 mod rival;
+mod sleepers;
 mod storm;
 mod whole;
