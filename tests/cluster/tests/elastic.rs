@@ -150,3 +150,60 @@ fn a_pod_that_bursts_keeps_its_memory_over_a_restart_of_the_agent() {
     pod.says("alloc 0");
     assert_eq!(pod.at(".status.containerStatuses[0].restartCount"), "0");
 }
+
+/// The pods that sleep for others now.
+fn asleep<'p>(node: &ManagedNode, pods: &'p [ManagedPod]) -> Vec<&'p ManagedPod> {
+    let sleeps = |pod: &&ManagedPod| {
+        let label = format!("pod=\"{}\"", pod.name);
+        node.metric("apportion_container_suspended", &[&label]) == Some(1.0)
+    };
+    pods.iter().filter(sleeps).collect()
+}
+
+#[test]
+fn a_pod_that_bursts_sleeps_for_a_newcomer_and_wakes_when_that_is_deleted() {
+    let node = ManagedNode::with(&["--burst-reclaim", "suspend"]);
+    let gpus = u64::from(node.cluster.gpus());
+    let all = node.metric("apportion_gpu_memory_allocatable_bytes", &[]);
+    let card = all.expect("the agent has read the cards") as u64 / gpus;
+    // The other cards are full, so that the pods share one.
+    let whole = (card / MIB).to_string();
+    let fillers: Vec<ManagedPod> = (1..gpus)
+        .map(|number| {
+            let name = format!("full-{number}");
+            fixed(&node, &name, "victim total hold", &whole)
+        })
+        .collect();
+    fillers.iter().for_each(ManagedPod::runs);
+    let pods = ["burst-1", "burst-2", "burst-3"].map(|name| elastic(&node, name));
+    for pod in &pods {
+        pod.runs();
+        pod.exec("touch /fill");
+    }
+    let filled = pods.each_ref().map(filled);
+    println!("filled: {:?} MiB", filled.map(|bytes| bytes / MIB));
+    // What the one that bursts most has lent is enough for the newcomer.
+    let largest = filled.iter().max().map_or(0, |bytes| bytes + CONTEXT);
+    let asked = (largest - REQUEST) / MIB / 2;
+    let newcomer = fixed(&node, "guest", "victim alloc 100M hold", &asked.to_string());
+    newcomer.says("alloc 0");
+    let sleepers = asleep(&node, &pods);
+    assert_eq!(sleepers.len(), 1, "one is enough for {asked} MiB");
+    eventually("the sleeper is told", || {
+        sleepers[0]
+            .events_by("{.reason}")
+            .contains("GpuMemorySuspended")
+    });
+    newcomer.delete();
+    eventually("the sleeper wakes", || asleep(&node, &pods).is_empty());
+    eventually("the sleeper is told that it runs", || {
+        sleepers[0]
+            .events_by("{.reason}")
+            .contains("GpuMemoryResumed")
+    });
+    for pod in &pods {
+        pod.exec("touch /leave");
+        pod.says("alloc 0");
+        assert_eq!(pod.at(".status.containerStatuses[0].restartCount"), "0");
+    }
+}

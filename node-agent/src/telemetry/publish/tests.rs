@@ -218,3 +218,42 @@ async fn a_pod_that_bypasses_its_limit_is_told_once() {
     };
     tokio::join!(serve, publish);
 }
+
+#[tokio::test]
+async fn a_pod_that_sleeps_for_others_is_told_so_and_when_it_wakes() {
+    let (client, server) = cluster();
+    let event = |kind: v1::EventKind, message: &str| v1::Event {
+        kind: kind.into(),
+        allocation: "a-1".to_owned(),
+        name: "team-a/serve".to_owned(),
+        message: message.to_owned(),
+        ..v1::Event::default()
+    };
+    let told = [
+        ("GpuMemorySuspended", "Allocation suspended: 5900 MiB"),
+        ("GpuMemoryResumed", "Allocation resumed: 5900 MiB"),
+    ];
+    let serve = async {
+        let mut server = pin!(server);
+        for (reason, note) in told {
+            let (request, respond) = server.next_request().await.unwrap();
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let event: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(event["regarding"]["name"], "serve");
+            assert_eq!(
+                (&event["reason"], &event["note"]),
+                (&reason.into(), &note.into())
+            );
+            respond.send_response(Response::new(Body::from(body.to_vec())));
+        }
+    };
+    let publish = async {
+        let mut teller = events::EventPublisher::new(client, "n1".to_owned());
+        let list = v1::ListReply::default();
+        let kinds = [v1::EventKind::Suspended, v1::EventKind::Resumed];
+        for (kind, (_, note)) in kinds.into_iter().zip(told) {
+            teller.publish(&event(kind, note), &list).await;
+        }
+    };
+    tokio::join!(serve, publish);
+}
