@@ -299,9 +299,10 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
             .collect::<Result<_, _>>()?,
         is_whole: record.whole,
         suspension: record.suspension.phase(),
-        suspension_cause: match record.called_in {
-            true => SuspensionCause::Guarantee,
-            false => SuspensionCause::Client,
+        suspension_cause: if record.called_in {
+            SuspensionCause::Guarantee
+        } else {
+            SuspensionCause::Client
         },
         moved: EpochMillis(record.moved_ms.unwrap_or(record.created_ms)),
     })

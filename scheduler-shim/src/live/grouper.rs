@@ -1,8 +1,9 @@
 //! Pod groups as objects: what KAI's pod grouper does, for pods whose group follows from their owners.
 //!
 //! The policy needs none of these objects: a group counts as soon as its pods exist. They are for people, for tools
-//! that know KAI, and for KAI's own programs. Each is written once, and again when its content should change. A pod that starts gets its group with its binding, without an extra request. A waiting pod gets it
-//! by a request of its own. The groups of a few pods are created before their bindings ([`founding`]), all others after
+//! that know KAI, and for KAI's own programs. Each is written once, and again when its content should change. A pod
+//! that starts gets its group with its binding, without an extra request. A waiting pod gets it by a request of its
+//! own. The groups of a few pods are created before their bindings ([`founding`]), all others after
 //! them.
 
 use std::collections::{BTreeMap, BTreeSet};

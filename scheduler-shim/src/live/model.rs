@@ -407,15 +407,19 @@ impl ClusterModel {
         }
         let mut effects = self.pending_binds.refused(&pod.uid).effects;
         let message = format!("the agent of the chosen node refused it: {why}");
+        effects.push(self.unschedulable(now, pod, message));
+        effects
+    }
+
+    /// The event that a pod does not start, which is also its last one.
+    fn unschedulable(&mut self, now: Duration, pod: PodRef, message: String) -> SchedulerEffect {
         self.last_events
             .insert(pod.uid.clone(), (message.clone(), now));
-        let reason = PodEventReason::Unschedulable;
-        effects.push(SchedulerEffect::PublishEvent {
+        SchedulerEffect::PublishEvent {
             pod,
-            reason,
+            reason: PodEventReason::Unschedulable,
             message,
-        });
-        effects
+        }
     }
 
     /// The agent needs a while to make room for the pod, and keeps what it frees for it. The pod keeps its turn, and is
@@ -435,14 +439,7 @@ impl ClusterModel {
         if known.is_some_and(|(last, _)| *last == message) {
             return effects;
         }
-        self.last_events
-            .insert(pod.uid.clone(), (message.clone(), now));
-        let reason = PodEventReason::Unschedulable;
-        effects.push(SchedulerEffect::PublishEvent {
-            pod,
-            reason,
-            message,
-        });
+        effects.push(self.unschedulable(now, pod, message));
         effects
     }
 

@@ -39,6 +39,21 @@ fn fixed(node: &ManagedNode, name: &str, script: &str, mib: &str) -> ManagedPod 
     })
 }
 
+/// Fills all cards but one, so that the other pods share that one. Returns what it has, and the pods on the others.
+fn with_one_free_card(node: &ManagedNode, prefix: &str) -> (u64, Vec<ManagedPod>) {
+    let gpus = u64::from(node.cluster.gpus());
+    let all = node.metric("apportion_gpu_memory_allocatable_bytes", &[]);
+    let card = all.expect("the agent has read the cards") as u64 / gpus;
+    let mut fillers = Vec::new();
+    for number in 1..gpus {
+        let name = format!("{prefix}-{number}");
+        let mib = (card / MIB).to_string();
+        fillers.push(fixed(node, &name, "victim total hold", &mib));
+    }
+    fillers.iter().for_each(ManagedPod::runs);
+    (card, fillers)
+}
+
 /// A number of a pod's share, by metric.
 fn share(node: &ManagedNode, kind: &str, pod: &str) -> Option<u64> {
     let series = format!("apportion_container_memory_{kind}_bytes");
@@ -59,22 +74,7 @@ fn filled(pod: &ManagedPod) -> u64 {
 #[test]
 fn pods_burst_into_what_nobody_is_guaranteed_and_a_newcomer_gets_its_guarantee() {
     let node = ManagedNode::with(&[]);
-    let gpus = u64::from(node.cluster.gpus());
-    let all = node.metric("apportion_gpu_memory_allocatable_bytes", &[]);
-    let card = all.expect("the agent has read the cards") as u64 / gpus;
-    // The other cards are full, so that the pods share one.
-    let whole = (card / MIB).to_string();
-    let fillers: Vec<ManagedPod> = (1..gpus)
-        .map(|number| {
-            fixed(
-                &node,
-                &format!("filler-{number}"),
-                "victim total hold",
-                &whole,
-            )
-        })
-        .collect();
-    fillers.iter().for_each(ManagedPod::runs);
+    let (card, _fillers) = with_one_free_card(&node, "filler");
     let names = ["serve-1", "serve-2", "serve-3", "serve-4"];
     let pods = names.map(|name| elastic(&node, name));
     for pod in &pods {
@@ -163,18 +163,7 @@ fn asleep<'p>(node: &ManagedNode, pods: &'p [ManagedPod]) -> Vec<&'p ManagedPod>
 #[test]
 fn a_pod_that_bursts_sleeps_for_a_newcomer_and_wakes_when_that_is_deleted() {
     let node = ManagedNode::with(&["--burst-reclaim", "suspend"]);
-    let gpus = u64::from(node.cluster.gpus());
-    let all = node.metric("apportion_gpu_memory_allocatable_bytes", &[]);
-    let card = all.expect("the agent has read the cards") as u64 / gpus;
-    // The other cards are full, so that the pods share one.
-    let whole = (card / MIB).to_string();
-    let fillers: Vec<ManagedPod> = (1..gpus)
-        .map(|number| {
-            let name = format!("full-{number}");
-            fixed(&node, &name, "victim total hold", &whole)
-        })
-        .collect();
-    fillers.iter().for_each(ManagedPod::runs);
+    let (_, _fillers) = with_one_free_card(&node, "full");
     let pods = ["burst-1", "burst-2", "burst-3"].map(|name| elastic(&node, name));
     for pod in &pods {
         pod.runs();

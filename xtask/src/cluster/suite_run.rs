@@ -33,6 +33,7 @@ const LONG: &[&str] = &[
     "artefacts",
     "install",
     "idle",
+    "elastic",
     "delivery",
 ];
 
