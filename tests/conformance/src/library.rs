@@ -6,6 +6,7 @@
 #![expect(clippy::too_many_arguments, reason = "the driver's own signatures")]
 
 use std::ffi::{c_char, c_void};
+use std::mem::ManuallyDrop;
 
 use libloading::Library;
 
@@ -28,15 +29,17 @@ macro_rules! library {
         #[derive(Debug)]
         pub(crate) struct $name {
             $($method: Option<extern "C" fn($($type),*) -> i32>,)*
-            /// Keeps the library loaded.
-            _library: Library,
+            _library: ManuallyDrop<Library>,
         }
 
         impl $name {
-            /// Loads the library as every CUDA program does: by its name.
+            /// Loads the library as every CUDA program does: by its name, and until the program ends.
+            ///
+            /// A driver starts threads and installs exit handlers. Drivers of branch 555 crash if they are unloaded
+            /// after `cuInit`.
             pub(crate) fn open() -> Result<Self, libloading::Error> {
                 // SAFETY: at load time a driver library runs nothing that could disturb this program.
-                let library = unsafe { Library::new($file) }?;
+                let library = ManuallyDrop::new(unsafe { Library::new($file) }?);
                 Ok(Self {
                     $($method: {
                         // SAFETY: the row's signature is that of the symbol in the driver's header.
