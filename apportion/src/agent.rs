@@ -149,20 +149,16 @@ impl ConnectedAgent {
             .map_err(refused("watch its GPUs"))
     }
 
-    /// Reserves `shares` under `name`. The key makes a repeated call harmless. `may_wait` says that the agent may first
+    /// Reserves what the request says. Its key makes a repeated call harmless. `may_wait` says that the agent may first
     /// suspend programs that use more than their guarantee.
     pub(crate) async fn allocate(
         &mut self,
-        idempotency_key: String,
-        name: String,
-        shares: Vec<Share>,
+        request: AllocateRequest,
         may_wait: bool,
     ) -> Result<AllocateReply, CommandFailure> {
         let request = AllocateRequest {
-            idempotency_key,
-            name,
-            shares,
             ttl_ms: RESERVATION_MS,
+            ..request
         };
         let deadline = match may_wait {
             true => self.deadline.of_guarantee_call(),

@@ -52,6 +52,12 @@ struct ReportedAllocation {
     suspension: String,
     /// Whether the agent has suspended it for a guarantee, and wakes it.
     called_in: bool,
+    /// Whether the agent has suspended it because it was idle, and wakes it when it is called.
+    idle: bool,
+    /// Whether it was called and waits for its memory.
+    waits_to_wake: bool,
+    /// After how long without a CUDA call it is suspended; 0 for never.
+    suspend_when_idle_ms: u64,
     holder: Option<ReportedHolder>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
@@ -172,6 +178,9 @@ impl From<v1::Allocation> for ReportedAllocation {
         Self {
             state: lower(allocation.state().as_str_name(), "ALLOCATION_STATE_"),
             called_in: allocation.called_in,
+            idle: allocation.idle,
+            waits_to_wake: allocation.waits_to_wake,
+            suspend_when_idle_ms: allocation.suspend_when_idle_ms,
             suspension: lower(allocation.suspension().as_str_name(), "SUSPENSION_STATE_"),
             enforcement: lower(allocation.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
             holder: holder.map(|kind| match kind {

@@ -6,14 +6,13 @@
 //! and asks again after [`SILENCE`] at the earliest. A signal ends no wait; a fork ends it in the child as everything
 //! else: the child has only the calling thread, which does not wait.
 
-use core::ffi::CStr;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use apportion_abi::account::{AccountOpenError, BurstMap, BurstTicket, CardBurst, LimitsMap};
 use apportion_abi::{Bytes, paths};
 
-use super::liveness::DescriptorGuard;
+use super::calls::wake_agent;
 use super::open_retry::is_absence;
 use super::path::{PathBuffer, environment};
 use super::throttle;
@@ -73,7 +72,7 @@ impl BurstRequests {
     pub(super) fn ask(&self, words: &CardBurst, wanted: Bytes, deadline: u64) -> bool {
         let ticket = words.ask(wanted);
         if let Some(path) = self.wake.get() {
-            wake(path);
+            wake_agent(path);
         }
         let is_answered = wait(words, ticket, deadline);
         if !is_answered {
@@ -85,15 +84,6 @@ impl BurstRequests {
 
     pub(super) fn is_silent(&self) -> bool {
         throttle::now() < self.silent_until.load(Relaxed)
-    }
-}
-
-/// Wakes the agent. The FIFO is opened for both directions: then opening waits for nobody, and writing raises no signal
-/// when no agent has it open. If it is full, the agent has been woken already.
-fn wake(path: &CStr) {
-    let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    if let Some(fifo) = DescriptorGuard::open_with(path, flags) {
-        fifo.write_byte();
     }
 }
 

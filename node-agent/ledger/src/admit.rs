@@ -62,7 +62,13 @@ impl Ledger {
                 },
             )
             .collect();
-        let PlacementProposal { key, name, ttl, .. } = proposal;
+        let PlacementProposal {
+            key,
+            name,
+            ttl,
+            idle_after,
+            ..
+        } = proposal;
         let state = AllocationPhase::Reserved {
             expires: now.after(ttl),
         };
@@ -77,6 +83,7 @@ impl Ledger {
             suspension: SuspensionPhase::Running,
             suspension_cause: SuspensionCause::Client,
             moved: now,
+            idle_after,
         };
         self.calls.retain(|call| call.claimant != claimant);
         self.allocations.insert(id.clone(), allocation);

@@ -109,6 +109,7 @@ mod tests {
             }],
             ceilings: Vec::new(),
             ttl: Duration::from_secs(1),
+            idle_after: None,
         };
         let id = apply(ledger, LedgerEvent::Allocate(proposal)).unwrap();
         apply(

@@ -38,6 +38,8 @@ pub struct PlacementProposal {
     pub ceilings: Vec<CardRequest>,
     /// How long the reservation waits for its commit.
     pub ttl: Duration,
+    /// After how long without a call of the driver its processes are put to sleep; `None` for never.
+    pub idle_after: Option<Duration>,
 }
 
 /// An input of the ledger: a request, a sample, or a change of the machine.
@@ -96,6 +98,10 @@ pub enum LedgerEvent {
     },
     /// A client asks to put the processes of an allocation to sleep.
     Suspend {
+        id: AllocationId,
+    },
+    /// The processes of an allocation are to sleep because they do not use the GPU.
+    Idle {
         id: AllocationId,
     },
     /// The processes of an allocation must sleep because a guarantee is called in.

@@ -72,6 +72,7 @@ impl Node {
             asks: vec![ask(guaranteed)],
             ceilings: ceilings.into_iter().collect(),
             ttl: Duration::from_secs(3600),
+            idle_after: None,
         }));
         let answer = effects.into_iter().find_map(|effect| match effect {
             LedgerEffect::Answer(answer) => Some(answer),

@@ -105,6 +105,7 @@ impl CallingNode {
             asks: vec![request(guaranteed)],
             ceilings: vec![request(limit)],
             ttl: Duration::from_secs(3600),
+            idle_after: None,
         }
     }
 

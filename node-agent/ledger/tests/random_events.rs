@@ -54,6 +54,7 @@ fn proposal(key: u8, shares: &[(u8, u64)]) -> LedgerEvent {
         asks: asks(shares),
         ceilings: Vec::new(),
         ttl: TTL,
+        idle_after: None,
     })
 }
 

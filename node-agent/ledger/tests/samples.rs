@@ -43,6 +43,7 @@ fn allocate(
         asks,
         ceilings: Vec::new(),
         ttl,
+        idle_after: None,
     };
     answer(ledger.apply(EpochMillis(0), LedgerEvent::Allocate(proposal)))
 }

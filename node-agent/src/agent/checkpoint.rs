@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use apportion_abi::Bytes;
 use apportion_ledger::{
@@ -81,6 +82,12 @@ struct AllocationRecord {
     /// Whether it was put to sleep because a guarantee was called in, so that the agent must wake it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     called_in: bool,
+    /// Whether it was put to sleep because it was idle, so that a call of the driver must wake it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    idle: bool,
+    /// After how long without a call of the driver it is put to sleep, if ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    idle_after_ms: Option<u64>,
     /// When it last fell asleep or woke, if it ever did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     moved_ms: Option<u64>,
@@ -252,8 +259,10 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         ceiling_bytes: grant.burst.map(|range| range.ceiling.0),
         needed_bytes: grant.needed.0,
     };
-    let is_called_in = allocation.suspension != SuspensionPhase::Running
-        && allocation.suspension_cause == SuspensionCause::Guarantee;
+    let is_asleep_for = |cause| {
+        allocation.suspension != SuspensionPhase::Running && allocation.suspension_cause == cause
+    };
+    let idle_after = allocation.idle_after.map(|idle| idle.as_millis());
     AllocationRecord {
         id: allocation.id.0.clone(),
         key: allocation.key.clone(),
@@ -263,7 +272,9 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         grants: allocation.grants.iter().map(grant).collect(),
         whole: allocation.is_whole,
         suspension: SuspensionRecord::of(allocation.suspension),
-        called_in: is_called_in,
+        called_in: is_asleep_for(SuspensionCause::Guarantee),
+        idle: is_asleep_for(SuspensionCause::Idle),
+        idle_after_ms: idle_after.map(|idle| u64::try_from(idle).unwrap_or(u64::MAX)),
         moved_ms: (allocation.moved != allocation.created).then_some(allocation.moved.0),
     }
 }
@@ -299,11 +310,12 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
             .collect::<Result<_, _>>()?,
         is_whole: record.whole,
         suspension: record.suspension.phase(),
-        suspension_cause: if record.called_in {
-            SuspensionCause::Guarantee
-        } else {
-            SuspensionCause::Client
+        suspension_cause: match (record.called_in, record.idle) {
+            (true, _) => SuspensionCause::Guarantee,
+            (false, true) => SuspensionCause::Idle,
+            (false, false) => SuspensionCause::Client,
         },
+        idle_after: record.idle_after_ms.map(Duration::from_millis),
         moved: EpochMillis(record.moved_ms.unwrap_or(record.created_ms)),
     })
 }
@@ -361,6 +373,7 @@ mod tests {
                 asks,
                 ceilings: Vec::new(),
                 ttl,
+                idle_after: None,
             };
             let _ = ledger.apply(EpochMillis(1), LedgerEvent::Allocate(proposal));
         }
@@ -430,6 +443,7 @@ mod tests {
             asks: vec![share(30)],
             ceilings: vec![share(90)],
             ttl: Duration::from_secs(9),
+            idle_after: None,
         };
         let _ = ledger.apply(EpochMillis(3), LedgerEvent::Allocate(proposal));
         save(&path, &ledger, "boot").unwrap();

@@ -92,6 +92,7 @@ impl NodeAgent {
             asks,
             ceilings: Vec::new(),
             ttl: TTL,
+            idle_after: None,
         };
         let reply = self.allocate(proposal);
         match reply

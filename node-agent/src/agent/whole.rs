@@ -168,5 +168,6 @@ fn proposal(
             .collect(),
         ceilings: Vec::new(),
         ttl,
+        idle_after: None,
     }
 }

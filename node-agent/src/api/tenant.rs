@@ -108,7 +108,7 @@ fn counted(allocation: &Allocation, card: CardUuid) -> Bytes {
     };
     match (allocation.suspension, allocation.suspension_cause) {
         (SuspensionPhase::Suspended, SuspensionCause::Client) => grant.held,
-        (SuspensionPhase::Suspended, SuspensionCause::Guarantee)
+        (SuspensionPhase::Suspended, SuspensionCause::Guarantee | SuspensionCause::Idle)
         | (SuspensionPhase::Running | SuspensionPhase::Suspending | SuspensionPhase::Resuming, _) => {
             grant.held.max(grant.ceiling())
         }
@@ -127,6 +127,7 @@ mod tests {
             asks: Vec::new(),
             ceilings: Vec::new(),
             ttl: std::time::Duration::ZERO,
+            idle_after: None,
         };
         let made = TenantUid(1000)
             .proposal(proposal("user 0 a", "train"))

@@ -27,6 +27,7 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
         name,
         shares,
         ttl_ms,
+        suspend_when_idle_ms,
     } = request;
     for (field, text) in [("idempotency_key", &key), ("name", &name)] {
         let is_text =
@@ -48,6 +49,7 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
         asks: asks(&shares)?,
         ceilings: ceilings(&shares)?,
         ttl,
+        idle_after: (suspend_when_idle_ms > 0).then(|| Duration::from_millis(suspend_when_idle_ms)),
     })
 }
 

@@ -96,6 +96,7 @@ impl LocalFit {
             ceilings: limit.map_or_else(Vec::new, |limit| ceilings(&cards, &asks, limit)),
             asks,
             ttl: TTL,
+            idle_after: None,
         };
         let reply = self
             .ask(|answer| AgentRequest::Allocate(proposal, NewcomerPatience::AsksAgain, answer))

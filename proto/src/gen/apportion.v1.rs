@@ -125,6 +125,9 @@ pub struct AllocateRequest {
     /// How long the reservation waits for its commit; 0 asks for the agent's default of 60 seconds.
     #[prost(uint64, tag = "4")]
     pub ttl_ms: u64,
+    /// After how long without a call of the driver its processes are put to sleep, until they call; 0 for never.
+    #[prost(uint64, tag = "20")]
+    pub suspend_when_idle_ms: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AllocateReply {
@@ -387,6 +390,15 @@ pub struct Allocation {
     /// them stays reserved.
     #[prost(bool, tag = "20")]
     pub called_in: bool,
+    /// Whether they sleep because they did not use the GPU. The agent wakes them when they call the driver.
+    #[prost(bool, tag = "21")]
+    pub idle: bool,
+    /// Whether they sleep, have called the driver, and wait until their memory is free again.
+    #[prost(bool, tag = "22")]
+    pub waits_to_wake: bool,
+    /// After how long without a call of the driver they are put to sleep; 0 for never.
+    #[prost(uint64, tag = "23")]
+    pub suspend_when_idle_ms: u64,
 }
 /// What an allocation has of one card.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -452,6 +452,7 @@ async fn allocate(
         name: pod.full(),
         shares: wire_shares(shares),
         ttl_ms: RESERVED_MS,
+        suspend_when_idle_ms: 0,
     };
     let reply = agent
         .allocate(request)

@@ -79,6 +79,7 @@ impl WholeCardNode {
                 .collect(),
             ceilings: Vec::new(),
             ttl: TTL,
+            idle_after: None,
         };
         self.apply(LedgerEvent::Allocate(proposal)).ok()
     }
