@@ -19,6 +19,15 @@ const CONTEXT: u64 = 20 * MIB;
 const HELD: usize = 1024;
 /// How often each share sleeps and wakes.
 const TURNS: usize = 7;
+/// The budgets for a call that wakes an idle share, without copying: one process, and 64 of them.
+const WAKES: [(usize, Duration); 2] = [
+    (1, Duration::from_millis(100)),
+    (64, Duration::from_millis(1000)),
+];
+/// How often a call wakes a share.
+const CALLS: usize = 5;
+/// After how long a share is idle.
+const IDLE: Duration = Duration::from_secs(1);
 
 fn host() -> TestHost {
     let mut config = cards(1);
@@ -30,8 +39,15 @@ fn host() -> TestHost {
 }
 
 /// A share of so many processes, each with its part of `mib`.
-fn share(host: &TestHost, name: &str, processes: usize, mib: usize) -> VictimProcess {
-    let mut parent = host.victim(&["--gpu-memory", "6000", "--name", name]);
+fn share(
+    host: &TestHost,
+    name: &str,
+    processes: usize,
+    mib: usize,
+    more: &[&str],
+) -> VictimProcess {
+    let share = ["--gpu-memory", "6000", "--name", name];
+    let mut parent = host.victim(&[&share, more].concat());
     let each = (mib / processes).max(2);
     for _ in 1..processes {
         parent.step(&format!("spawn start alloc {each}M")).ok();
@@ -68,13 +84,61 @@ fn medians(host: &TestHost, name: &str) -> [Duration; 2] {
     })
 }
 
+/// The median time of a call that wakes an idle share.
+fn wake(host: &TestHost, name: &str, program: &mut VictimProcess) -> Duration {
+    let mut times: Vec<_> = (0..CALLS)
+        .map(|_| {
+            eventually(PATIENCE, "the share is idle and sleeps", || {
+                let top = host.top();
+                let mut all = top["allocations"].as_array().into_iter().flatten();
+                let own = all.find(|allocation| allocation["name"] == name);
+                own.is_some_and(|own| own["suspension"] == "suspended")
+            });
+            // One that is woken sooner waits longer the next time.
+            std::thread::sleep(IDLE);
+            let begun = Instant::now();
+            program.step("sync").ok();
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[CALLS / 2]
+}
+
+/// Measures calls that wake an idle share.
+fn wakes(host: &TestHost) {
+    for (processes, budget) in WAKES {
+        let [full, bare] = [HELD, 0].map(|mib| {
+            let name = format!("idle-{processes}-{mib}");
+            let idle = ["--suspend-when-idle", "1s"];
+            let mut program = share(host, &name, processes, mib, &idle);
+            let median = wake(host, &name, &mut program);
+            program.step("reap").ok();
+            assert!(program.end().success());
+            median
+        });
+        let verdict = if bare <= budget { "kept" } else { "missed" };
+        println!(
+            "wake by a call, {processes} processes with {HELD} MiB: {full:?}; without: {bare:?}, budget {budget:?}: {verdict}"
+        );
+    }
+}
+
 fn main() {
     let host = host();
-    let _agent = host.agent(&["--tick", "50", "--context-reserve", "20"]);
+    let _agent = host.agent(&[
+        "--tick",
+        "50",
+        "--context-reserve",
+        "20",
+        "--suspend-when-idle-min",
+        "1s",
+    ]);
+    wakes(&host);
     for (processes, budget) in BUDGETS {
         let [full, bare] = [HELD, 0].map(|mib| {
             let name = format!("share-{processes}-{mib}");
-            let mut program = share(&host, &name, processes, mib);
+            let mut program = share(&host, &name, processes, mib, &[]);
             let medians = medians(&host, &name);
             program.step("reap").ok();
             assert!(program.end().success());

@@ -24,6 +24,8 @@ pub(crate) enum BenchDriver {
     Null,
     /// The same without stream capture modes, like drivers before CUDA 10.1.
     Modeless,
+    /// The driver that does nothing, for a share that sleeps when it is idle.
+    Watched,
     Simulated,
 }
 
@@ -36,7 +38,11 @@ pub(crate) struct BenchSetup {
 }
 
 /// The drivers that have an account each.
-const DRIVERS: [BenchDriver; 2] = [BenchDriver::Null, BenchDriver::Simulated];
+const DRIVERS: [BenchDriver; 3] = [
+    BenchDriver::Null,
+    BenchDriver::Watched,
+    BenchDriver::Simulated,
+];
 /// The function that a driver without modes lacks, and an unused name to replace it with. Both have the same length and
 /// the same GNU hash (33 times the hash so far, plus the character), so the library's symbol table stays valid.
 const EXCHANGE: (&[u8], &[u8]) = (
@@ -85,7 +91,7 @@ impl BenchSetup {
             let card = setting.card(driver)?;
             let account = setting.account(driver);
             std::fs::create_dir(&account)?;
-            account::create(&account, card)?;
+            account::create(&account, card, driver == BenchDriver::Watched)?;
             setting.samples(WorkerTask::FirstUse, driver, true)?;
             account::was_charged(&account)?;
         }
@@ -119,13 +125,14 @@ impl BenchSetup {
     fn account(&self, driver: BenchDriver) -> PathBuf {
         self.folder.path().join(match driver {
             BenchDriver::Null | BenchDriver::Modeless => "account-null",
+            BenchDriver::Watched => "account-watched",
             BenchDriver::Simulated => "account-simulated",
         })
     }
 
     fn driver_folder(&self, driver: BenchDriver) -> PathBuf {
         match driver {
-            BenchDriver::Null => self.folder.path().join("null"),
+            BenchDriver::Null | BenchDriver::Watched => self.folder.path().join("null"),
             BenchDriver::Modeless => self.folder.path().join("modeless"),
             BenchDriver::Simulated => self.libraries.join(SIM_LIBRARIES),
         }
