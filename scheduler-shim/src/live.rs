@@ -6,6 +6,7 @@
 //! follows the cluster, so that it can decide as soon as it leads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_exit::CommandFailure;
@@ -187,7 +188,7 @@ struct Work {
     model: ClusterModel,
     events: UnboundedReceiver<SchedulerEvent>,
     questions: mpsc::Receiver<SchedulerQuery>,
-    api: api::ApiWriter,
+    api: Arc<api::ApiWriter>,
     nodes: AgentWorkers,
     /// Kinds whose first list has arrived.
     listed: BTreeSet<String>,
