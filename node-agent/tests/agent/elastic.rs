@@ -109,7 +109,7 @@ async fn an_elastic_share_gets_other_numbers_while_it_runs() {
     let before = numbers(&mut client, &serve).await;
     for (asked, words, code) in [
         (
-            [14_000, 14_000],
+            [15_000, 15_000],
             "held by train with 2000 MiB",
             Code::ResourceExhausted,
         ),
