@@ -125,7 +125,7 @@ impl Ledger {
             let ceiling = ceilings.find(|ceiling| ceiling.card == ask.card);
             ranges.push(match ceiling {
                 Some(ceiling) if ceiling.bytes != ask.bytes => {
-                    self.check_ceiling(*ask, ceiling.bytes)?;
+                    self.check_ceiling(*ask, ceiling.bytes, None)?;
                     Some(BurstRange {
                         guaranteed: ask.bytes,
                         ceiling: ceiling.bytes,
@@ -137,7 +137,13 @@ impl Ledger {
         Ok(ranges)
     }
 
-    fn check_ceiling(&self, ask: CardRequest, limit: Bytes) -> Result<(), AllocationRefusal> {
+    /// Whether a share of `ask` may have this limit beside those of all allocations but `except`.
+    pub(crate) fn check_ceiling(
+        &self,
+        ask: CardRequest,
+        limit: Bytes,
+        except: Option<&AllocationId>,
+    ) -> Result<(), AllocationRefusal> {
         let CardRequest { card, bytes: asked } = ask;
         let found = self.card(card);
         let found = found.ok_or(AllocationRefusal::UnknownCard(card))?;
@@ -152,7 +158,8 @@ impl Ledger {
                 allocatable,
             });
         }
-        let others: Bytes = self.grants(card).map(|(_, grant)| grant.ceiling()).sum();
+        let others = self.grants(card).filter(|(of, _)| Some(&of.id) != except);
+        let others: Bytes = others.map(|(_, grant)| grant.ceiling()).sum();
         let (sum, bound) = (others.plus(limit), self.overcommit.of(allocatable));
         if sum > bound {
             return Err(AllocationRefusal::Overcommitted {
@@ -167,9 +174,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// Who uses how much above its guarantee, most first.
-    pub(crate) fn bursts(&self, card: CardUuid) -> Vec<Holder> {
+    /// Which others than `except` use how much above their guarantees, most first.
+    pub(crate) fn bursts(&self, card: CardUuid, except: Option<&AllocationId>) -> Vec<Holder> {
         let all = self.burst_holdings(card).into_iter();
+        let all = all.filter(|of| Some(&of.id) != except);
         let holder = |of: BurstHolding| Holder {
             name: of.name,
             bytes: of.bytes,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
 
 use crate::allocation::{Allocation, AllocationOwner};
-use crate::burst_request::BurstRequest;
+use crate::burst_request::{BurstRange, BurstRequest};
 
 use crate::call_request::{CallClaimant, GuaranteeCall};
 use crate::card::Health;
@@ -89,10 +89,12 @@ pub enum LedgerEvent {
     Release {
         id: AllocationId,
     },
-    /// A client asks to change the limits of an allocation.
+    /// A client asks to change the limits of an allocation, or what is guaranteed to it.
     Resize {
         id: AllocationId,
         asks: Vec<CardRequest>,
+        /// The limits of elastic grants. One that is not named keeps a limit above its guarantee.
+        ceilings: Vec<CardRequest>,
     },
     /// A client asks to put the processes of an allocation to sleep.
     Suspend {
@@ -156,6 +158,13 @@ pub enum LedgerEffect {
         id: AllocationId,
         card: CardUuid,
         limit: Bytes,
+    },
+    /// Write the guarantee and the limit of an elastic grant into the account.
+    SetRange {
+        /// The allocation that owns the account.
+        id: AllocationId,
+        card: CardUuid,
+        range: BurstRange,
     },
     /// Write one overhead into the account.
     SetOverhead {
@@ -281,9 +290,16 @@ pub enum AllocationRefusal {
     /// The opposite is being done to the allocation.
     #[error("allocation {0} is being suspended or resumed; wait until that is done")]
     InTransition(AllocationId),
-    /// The allowance of its programs changes, so its guarantee can't yet.
-    #[error("allocation {0} has a limit above its guarantee and cannot be resized yet")]
-    Elastic(AllocationId),
+    /// The allocation sleeps for somebody else.
+    #[error(
+        "allocation {0} is suspended, because others need what it used above its guarantee; wait until it runs again"
+    )]
+    CalledIn(AllocationId),
+    /// The programs of the allocation have nowhere to ask for more.
+    #[error(
+        "allocation {0} was made without a limit above its request, so its programs cannot ask for more than that; start it anew with a limit"
+    )]
+    Fixed(AllocationId),
     /// The limit is below the guarantee.
     #[error(
         "the limit of {limit} on {card} is below the {asked} that are asked for; a limit is at least the request"

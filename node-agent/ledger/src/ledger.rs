@@ -113,7 +113,7 @@ impl Ledger {
                 self.taken_whole(now, &pod, name, &cards)
             }
             LedgerEvent::Release { id } => self.release(&id),
-            LedgerEvent::Resize { id, asks } => self.resize(&id, &asks),
+            LedgerEvent::Resize { id, asks, ceilings } => self.resize(&id, &asks, &ceilings),
             LedgerEvent::Suspend { id } => self.suspend(&id, SuspensionCause::Client),
             LedgerEvent::CallIn { id } => self.suspend(&id, SuspensionCause::Guarantee),
             LedgerEvent::CallOpened(call) => self.open_call(call),

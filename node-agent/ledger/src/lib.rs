@@ -29,6 +29,7 @@ mod lifecycle;
 mod offence;
 mod overcommit;
 mod reconcile;
+mod resize;
 mod sample;
 mod slots;
 mod suspension;

@@ -123,6 +123,7 @@ fn event(ledger: &Ledger, step: &LedgerStep) -> LedgerEvent {
         LedgerStep::Resize { which, card, bytes } => LedgerEvent::Resize {
             id: id(which),
             asks: asks(&[(*card, *bytes)]),
+            ceilings: Vec::new(),
         },
         LedgerStep::OwnerGone { which } => LedgerEvent::OwnerGone { id: id(which) },
         LedgerStep::Emptied { which } => LedgerEvent::Emptied { id: id(which) },

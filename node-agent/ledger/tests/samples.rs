@@ -69,6 +69,7 @@ fn resize(
         LedgerEvent::Resize {
             id: id.clone(),
             asks,
+            ceilings: Vec::new(),
         },
     ))
 }

@@ -256,6 +256,7 @@ fn only_programs_of_this_machine_that_run_are_suspended() {
             card: CARD,
             bytes: Bytes(50),
         }],
+        ceilings: Vec::new(),
     };
     let refused = answer(&apply(&mut ledger, resize));
     assert_eq!(refused, Err(AllocationRefusal::Suspended(id.clone())));

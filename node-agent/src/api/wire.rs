@@ -51,6 +51,14 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
     })
 }
 
+/// What a resize asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NewSizes {
+    pub(crate) asks: Vec<CardRequest>,
+    /// The limits that are named.
+    pub(crate) ceilings: Vec<CardRequest>,
+}
+
 /// The requested shares, rounded down to whole units of 2 MiB.
 fn asks(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
     shares
@@ -78,14 +86,12 @@ fn ceilings(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
     asks(&limits.collect::<Vec<_>>())
 }
 
-/// The new sizes of a resize request.
-pub(crate) fn new_sizes(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
-    if shares.iter().any(|share| share.limit_bytes > 0) {
-        let why =
-            "a resize changes the whole share; it cannot set a limit above what is guaranteed";
-        return Err(Status::invalid_argument(why));
-    }
-    asks(shares)
+/// The new sizes of a resize request, and the new limits.
+pub(crate) fn new_sizes(shares: &[v1::Share]) -> Result<NewSizes, Status> {
+    Ok(NewSizes {
+        asks: asks(shares)?,
+        ceilings: ceilings(shares)?,
+    })
 }
 
 /// The owner that a commit names. `caller` is the caller's pid from the kernel. A caller on another machine can name
@@ -133,7 +139,8 @@ pub(crate) fn status(refusal: &AllocationRefusal) -> Status {
         | AllocationRefusal::Uncommitted(_)
         | AllocationRefusal::Suspended(_)
         | AllocationRefusal::InTransition(_)
-        | AllocationRefusal::Elastic(_)
+        | AllocationRefusal::CalledIn(_)
+        | AllocationRefusal::Fixed(_)
         | AllocationRefusal::Overcommitted { .. }
         | AllocationRefusal::Whole(_) => Status::failed_precondition(text),
     }

@@ -107,7 +107,8 @@ pub struct Share {
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
     /// The most that it may use of it, at least `bytes`, which then is what is guaranteed; 0 if both are the same. Rounded
-    /// as `bytes` is. A resize refuses it.
+    /// as `bytes` is. In a resize 0 keeps the limit of a share that has one above its guarantee. A share that was allocated
+    /// without such a limit cannot get one.
     #[prost(uint64, tag = "3")]
     pub limit_bytes: u64,
 }
@@ -959,7 +960,7 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("apportion.v1.Agent", "Release"));
             self.inner.unary(req, path, codec).await
         }
-        /// Changes the limits of a live allocation.
+        /// Changes the limits of a live allocation, or what is guaranteed to it.
         pub async fn resize(
             &mut self,
             request: impl tonic::IntoRequest<super::ResizeRequest>,
@@ -1100,7 +1101,7 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::ReleaseRequest>,
         ) -> std::result::Result<tonic::Response<super::ReleaseReply>, tonic::Status>;
-        /// Changes the limits of a live allocation.
+        /// Changes the limits of a live allocation, or what is guaranteed to it.
         async fn resize(
             &self,
             request: tonic::Request<super::ResizeRequest>,

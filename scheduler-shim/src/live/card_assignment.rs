@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_abi::{Bytes, CardCapacity, whole_units};
+use apportion_abi::{Bytes, CardCapacity, Share, whole_units};
 use apportion_policy::TaskPlacement;
 use apportion_policy::cluster::{Task, TaskGpuRequest};
 
@@ -26,23 +26,25 @@ pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> Bytes {
     }
 }
 
-/// What a pod gets of a card that it shares: what it is guaranteed, and up to what it may burst, which is never more than
-/// the card has.
+/// What a pod gets of a card that it shares: what it is guaranteed, and up to what it may burst.
 pub(crate) fn share(task: &Task, card: &AgentCard) -> CardShare {
+    let bytes = bytes(&task.cards, card);
+    CardShare {
+        card: card.uuid.clone(),
+        bytes,
+        limit: limit(task.limit, bytes, card),
+    }
+}
+
+/// Up to what a pod may burst on a card of which it has so many bytes, if that is more. It is never more than the card
+/// has.
+pub(crate) fn limit(limit: Option<Share>, bytes: Bytes, card: &AgentCard) -> Option<Bytes> {
     let capacity = CardCapacity {
         total: card.allocatable,
         reserved: Bytes::ZERO,
     };
-    let bytes = bytes(&task.cards, card);
-    let limit = task.limit.map(|limit| limit.bytes_of(capacity));
-    let most = whole_units(card.allocatable);
-    CardShare {
-        card: card.uuid.clone(),
-        bytes,
-        limit: limit
-            .map(|limit| limit.min(most))
-            .filter(|limit| *limit > bytes),
-    }
+    let limit = limit?.bytes_of(capacity).min(whole_units(card.allocatable));
+    Some(limit).filter(|limit| *limit > bytes)
 }
 
 /// The cards in use on all nodes, and the idle cards that were opened for a name of the policy in this round.
@@ -172,7 +174,6 @@ impl CardAssigner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use apportion_abi::Share;
 
     #[test]
     fn a_limit_is_more_than_the_request_and_at_most_the_card() {

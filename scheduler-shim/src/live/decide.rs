@@ -160,8 +160,7 @@ impl ClusterModel {
         let (space, name) = (&start.pod.namespace, &start.pod.name);
         let object = self.inventory.find("Pod", space, name)?.read_apart();
         let object = ObjectView::new(&object);
-        let can_resize = received == Some(FRACTION) && task.limit.is_none();
-        start.allocated = resize::request(object).filter(|_| can_resize);
+        start.allocated = resize::request(object).filter(|_| received == Some(FRACTION));
         let node = self.inventory.find("Node", "", &start.node)?;
         start.volumes = volumes::bindings(object, node, &self.inventory).ok()?;
         start.claims = self.claims_for(task, placement, &self.assumed_claims.allocations())?;

@@ -13,7 +13,9 @@ use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatu
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::model::ClusterModel;
 use apportion_abi::Bytes;
-use apportion_abi::names::{ANNOTATION_ALLOCATED, RESOURCE_SLOT};
+use apportion_abi::names::{
+    ANNOTATION_ALLOCATED, ANNOTATION_BURST, ANNOTATION_FRACTION_LIMIT, RESOURCE_SLOT,
+};
 use apportion_model::cards;
 
 mod agent;
@@ -227,7 +229,12 @@ impl FakeCluster {
                 object["spec"]["containers"][0]["resources"] =
                     json!({"limits": {"nvidia.com/gpu": 1}});
             } else {
-                object["metadata"]["annotations"]["gpu-fraction"] = format!("0.{ask:02}").into();
+                let annotations = &mut object["metadata"]["annotations"];
+                annotations["gpu-fraction"] = format!("0.{ask:02}").into();
+                // Every second pod may burst.
+                if self.made % 2 == 1 {
+                    annotations[ANNOTATION_BURST] = "true".into();
+                }
                 object["spec"]["containers"][0]["resources"] =
                     json!({"limits": {RESOURCE_SLOT: "1"}});
             }
@@ -277,7 +284,12 @@ impl FakeCluster {
         if !Self::is_bound(pod) {
             pod.ask = ask;
         }
-        pod.object["metadata"]["annotations"]["gpu-fraction"] = format!("0.{ask:02}").into();
+        let annotations = &mut pod.object["metadata"]["annotations"];
+        annotations["gpu-fraction"] = format!("0.{ask:02}").into();
+        if resizes::limit(annotations).is_some_and(|limit| limit <= ask) {
+            let all = annotations.as_object_mut().expect("they are a map");
+            all.remove(ANNOTATION_FRACTION_LIMIT);
+        }
         self.events
             .push_back(SchedulerEvent::Applied(pod.object.clone()));
     }

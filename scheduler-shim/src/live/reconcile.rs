@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use apportion_abi::Share;
 use apportion_groups::ObjectView;
 use apportion_policy::cluster::TaskGpuRequest;
 
@@ -15,7 +16,7 @@ use super::event::{PodRef, SchedulerEffect};
 use super::model::ClusterModel;
 use apportion_model::cards::CardShare;
 use apportion_model::parsed_objects::ParsedPod;
-use apportion_model::pods;
+use apportion_model::{pods, resize};
 
 /// How long until an agent is asked again to adopt a pod.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -127,7 +128,8 @@ impl ClusterModel {
         status: &AgentStatus,
     ) -> Option<Vec<CardShare>> {
         if let Some(written) = &read.written {
-            return Some(with_limits(written, read, status));
+            let limit = resize::limit_given(object);
+            return Some(with_limits(written, limit, status));
         }
         let cards = read.cards.as_ref().ok()?;
         if !matches!(cards, TaskGpuRequest::Shared { .. }) {
@@ -162,15 +164,16 @@ impl ClusterModel {
     }
 }
 
-/// What is written on a running pod, with the limits that follow from its request.
-fn with_limits(written: &[CardShare], read: &ParsedPod, status: &AgentStatus) -> Vec<CardShare> {
-    let task = read.seen();
+/// What is written on a running pod, with its limit on each card.
+pub(super) fn with_limits(
+    written: &[CardShare],
+    limit: Option<Share>,
+    status: &AgentStatus,
+) -> Vec<CardShare> {
     let shares = written.iter().map(|share| {
-        let asked = task.zip(status.card(&share.card));
-        let asked = asked.map(|(task, card)| card_assignment::share(task, card));
-        let limit = asked.and_then(|asked| asked.limit);
+        let card = status.card(&share.card);
         CardShare {
-            limit: limit.filter(|limit| *limit > share.bytes),
+            limit: card.and_then(|card| card_assignment::limit(limit, share.bytes, card)),
             ..share.clone()
         }
     });

@@ -21,7 +21,17 @@ impl FakeAgent {
                 return Err("the card is full".to_owned());
             }
         }
-        held.shares = shares;
+        let mut sized = Vec::new();
+        for (share, before) in shares.into_iter().zip(&held.shares) {
+            // A limit that is not named stays.
+            let limit = share.limit.or(before.limit);
+            if limit.is_some_and(|limit| limit < share.bytes) {
+                return Err("a limit is at least the request".to_owned());
+            }
+            let limit = limit.filter(|limit| *limit > share.bytes);
+            sized.push(CardShare { limit, ..share });
+        }
+        held.shares = sized;
         Ok(())
     }
 
