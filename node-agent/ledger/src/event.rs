@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
+use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
 
 use crate::allocation::{Allocation, AllocationOwner};
 use crate::burst_request::BurstRequest;
@@ -36,6 +36,8 @@ pub struct PlacementProposal {
     pub asks: Vec<CardRequest>,
     /// The limits of the cards whose limit is above what is asked for. `asks` is then what is guaranteed.
     pub ceilings: Vec<CardRequest>,
+    /// What it is worth beside others that burst.
+    pub terms: BurstTerms,
     /// How long the reservation waits for its commit.
     pub ttl: Duration,
 }

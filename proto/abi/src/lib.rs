@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod account;
+pub mod burst_terms;
 pub mod capacity;
 pub mod escape;
 pub mod exit;
@@ -19,6 +20,7 @@ pub mod units;
 pub mod uuid;
 pub mod workload;
 
+pub use burst_terms::{BurstTerms, BurstWeight, NotABurstWeight};
 pub use capacity::{BurstHolders, CardCapacity, CardRequest, Holder, Shortfall, fits};
 pub use escape::EscapedText;
 pub use request::{GpuFraction, GpuRequest, RequestError, SHARE_UNIT, Share, whole_units};

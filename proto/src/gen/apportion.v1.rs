@@ -125,6 +125,13 @@ pub struct AllocateRequest {
     /// How long the reservation waits for its commit; 0 asks for the agent's default of 60 seconds.
     #[prost(uint64, tag = "4")]
     pub ttl_ms: u64,
+    /// What parts of the memory that nobody was guaranteed it gets beside others, in thousandths, at most 1000000000. 0 gets
+    /// only what others leave. Absent is 1000, a weight of 1. Without a limit above `bytes` it means nothing.
+    #[prost(uint32, optional, tag = "30")]
+    pub burst_weight_thousandths: ::core::option::Option<u32>,
+    /// The pod's priority: of those that use more than was guaranteed, the lowest is suspended first. Absent is 0.
+    #[prost(int32, optional, tag = "31")]
+    pub burst_priority: ::core::option::Option<i32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AllocateReply {
@@ -387,6 +394,11 @@ pub struct Allocation {
     /// them stays reserved.
     #[prost(bool, tag = "20")]
     pub called_in: bool,
+    /// As they were asked for; an agent that doesn't say treats all alike.
+    #[prost(uint32, optional, tag = "30")]
+    pub burst_weight_thousandths: ::core::option::Option<u32>,
+    #[prost(int32, optional, tag = "31")]
+    pub burst_priority: ::core::option::Option<i32>,
 }
 /// What an allocation has of one card.
 #[derive(Clone, PartialEq, ::prost::Message)]
