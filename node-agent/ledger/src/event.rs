@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
+use apportion_abi::{
+    BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, OvercommitFactor, Shortfall,
+};
 
 use crate::allocation::{Allocation, AllocationOwner};
 use crate::burst_request::BurstRequest;
@@ -10,7 +12,6 @@ use crate::burst_request::BurstRequest;
 use crate::call_request::{CallClaimant, GuaranteeCall};
 use crate::card::Health;
 use crate::ids::{AllocationId, ProcessId};
-use crate::overcommit::OvercommitFactor;
 use crate::sample::NodeSample;
 
 /// What happens to a process that exceeds or bypasses its limit.

@@ -45,6 +45,10 @@ pub struct Node {
     /// Whether programs that use more than their guarantee are suspended where somebody else was promised what they use.
     #[prost(bool, tag = "20")]
     pub suspends_bursts: bool,
+    /// Up to how many hundredths of a card's allocatable memory the limits on it may add up, if one of them is above what is
+    /// guaranteed; 0 from an agent that doesn't say.
+    #[prost(uint32, tag = "30")]
+    pub overcommit_hundredths: u32,
 }
 /// One card at the latest sample.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

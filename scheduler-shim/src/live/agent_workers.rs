@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::names::ANNOTATION_AGENT;
-use apportion_abi::{BurstTerms, Bytes};
+use apportion_abi::{BurstTerms, Bytes, OvercommitFactor};
 use apportion_groups::ObjectView;
 use apportion_proto::v1::{self, allocate_reply, holder::Kind, resize_reply, watch_reply::Item};
 use serde_json::Value;
@@ -281,7 +281,9 @@ fn agent_status(list: v1::ListReply) -> AgentStatus {
         burst: burst(&card),
         uuid: card.uuid,
     };
+    let node = list.node.unwrap_or_default();
     AgentStatus {
+        overcommit: OvercommitFactor::from_hundredths(node.overcommit_hundredths),
         cards: fitted(list.cards.into_iter().map(card)),
         held: fitted(list.allocations.into_iter().map(agent_allocation)),
     }

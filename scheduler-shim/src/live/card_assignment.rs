@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_abi::{Bytes, CardCapacity, whole_units};
+use apportion_abi::{Bytes, CardCapacity};
 use apportion_policy::TaskPlacement;
 use apportion_policy::cluster::{Task, TaskGpuRequest};
 
@@ -29,19 +29,11 @@ pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> Bytes {
 /// What a pod gets of a card that it shares: what it is guaranteed, and up to what it may burst, which is never more than
 /// the card has.
 pub(crate) fn share(task: &Task, card: &AgentCard) -> CardShare {
-    let capacity = CardCapacity {
-        total: card.allocatable,
-        reserved: Bytes::ZERO,
-    };
     let bytes = bytes(&task.cards, card);
-    let limit = task.limit.map(|limit| limit.bytes_of(capacity));
-    let most = whole_units(card.allocatable);
     CardShare {
         card: card.uuid.clone(),
         bytes,
-        limit: limit
-            .map(|limit| limit.min(most))
-            .filter(|limit| *limit > bytes),
+        limit: task.limit_above(card.allocatable, bytes),
     }
 }
 

@@ -12,17 +12,19 @@ use serde_json::{Value, json};
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::model::ClusterModel;
-use apportion_abi::Bytes;
 use apportion_abi::names::{ANNOTATION_ALLOCATED, RESOURCE_SLOT};
+use apportion_abi::{Bytes, OvercommitFactor};
 use apportion_model::cards;
 
 mod agent;
 mod ends;
 mod invariants;
+mod limits;
 mod random;
 mod reclaim;
 mod resizes;
 mod stopped;
+mod weights;
 
 const CARD: u64 = 1000 << 20;
 const NODES: [&str; 2] = ["a", "b"];
@@ -48,6 +50,12 @@ struct FakeCluster {
     now: Duration,
     pods: BTreeMap<String, FakePod>,
     groups: Vec<Value>,
+    /// Up to how many per cent of a card agents let limits add up.
+    overcommit_percent: Option<u64>,
+    /// Whether they say so.
+    publishes_overcommit: bool,
+    /// How often an agent refused a pod because of its limit.
+    refusals: usize,
     queues: Vec<Value>,
     agents: BTreeMap<String, FakeAgent>,
     model: ClusterModel,
@@ -89,6 +97,9 @@ impl FakeCluster {
             now: Duration::from_secs(1_000_000),
             pods: BTreeMap::new(),
             groups: Vec::new(),
+            overcommit_percent: None,
+            publishes_overcommit: true,
+            refusals: 0,
             queues,
             agents: NODES
                 .map(|node| (node.to_owned(), FakeAgent::default()))
@@ -139,7 +150,13 @@ impl FakeCluster {
     }
 
     fn agent_status(&self, node: &str) -> AgentStatus {
+        let said = self
+            .overcommit_percent
+            .filter(|_| self.publishes_overcommit);
+        let said = said.and_then(|percent| u32::try_from(percent).ok());
+        let overcommit = said.and_then(OvercommitFactor::from_hundredths);
         AgentStatus {
+            overcommit,
             cards: (0..CARDS)
                 .map(|card| AgentCard {
                     uuid: uuid(node, card),

@@ -74,7 +74,13 @@ impl FakeCluster {
         };
         match effect {
             SchedulerEffect::Allocate { pod, shares, .. } => {
-                let answer = agent.allocate(self.now, &pod, shares);
+                let percent = self.overcommit_percent.unwrap_or(10_000);
+                let over = agent.over_limits(&pod, &shares, percent);
+                self.refusals += usize::from(over.is_some());
+                let answer = match over {
+                    Some(why) => Err(why),
+                    None => agent.allocate(self.now, &pod, shares),
+                };
                 // The answer may be lost while the allocation is not.
                 let answer = if fails {
                     Err("lost".to_owned())
