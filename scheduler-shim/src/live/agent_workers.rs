@@ -495,3 +495,6 @@ fn wire_shares(shares: &[CardShare]) -> Vec<v1::Share> {
     };
     shares.iter().map(share).collect()
 }
+
+#[cfg(test)]
+mod tests;

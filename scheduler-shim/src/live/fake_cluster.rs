@@ -17,6 +17,7 @@ use apportion_abi::{Bytes, OvercommitFactor};
 use apportion_model::cards;
 
 mod agent;
+mod calls;
 mod ends;
 mod invariants;
 mod limits;
@@ -43,6 +44,10 @@ struct FakePod {
 #[derive(Clone, Debug, Default)]
 struct FakeAgent {
     held: Vec<(AgentAllocation, Duration)>,
+    /// What programs use of cards above their guarantees.
+    lent: BTreeMap<String, u64>,
+    /// The pods that it was asked for.
+    asked: Vec<String>,
     effects: VecDeque<SchedulerEffect>,
 }
 
@@ -54,8 +59,12 @@ struct FakeCluster {
     overcommit_percent: Option<u64>,
     /// Whether they say so.
     publishes_overcommit: bool,
+    /// Whether they suspend who uses more than its guarantee.
+    suspends_bursts: bool,
     /// How often an agent refused a pod because of its limit.
     refusals: usize,
+    /// Why pods wait, by name of the pod, as far as that was published.
+    waiting_events: Vec<(String, String)>,
     queues: Vec<Value>,
     agents: BTreeMap<String, FakeAgent>,
     model: ClusterModel,
@@ -99,7 +108,9 @@ impl FakeCluster {
             groups: Vec::new(),
             overcommit_percent: None,
             publishes_overcommit: true,
+            suspends_bursts: true,
             refusals: 0,
+            waiting_events: Vec::new(),
             queues,
             agents: NODES
                 .map(|node| (node.to_owned(), FakeAgent::default()))
@@ -155,6 +166,10 @@ impl FakeCluster {
             .filter(|_| self.publishes_overcommit);
         let said = said.and_then(|percent| u32::try_from(percent).ok());
         let overcommit = said.and_then(OvercommitFactor::from_hundredths);
+        let lent = |card| {
+            let lent = self.agents[node].lent.get(&uuid(node, card));
+            Bytes(lent.copied().unwrap_or_default())
+        };
         AgentStatus {
             overcommit,
             cards: (0..CARDS)
@@ -162,7 +177,7 @@ impl FakeCluster {
                     uuid: uuid(node, card),
                     allocatable: Bytes(CARD),
                     unmanaged: Bytes::ZERO,
-                    burst: Bytes::ZERO,
+                    burst: lent(card),
                     is_healthy: true,
                 })
                 .collect(),
@@ -211,6 +226,13 @@ impl FakeCluster {
                 } => self
                     .resize_events
                     .push((pod.name.clone(), *reason, message.clone())),
+                SchedulerEffect::PublishEvent {
+                    pod,
+                    reason: PodEventReason::Unschedulable,
+                    message,
+                } => self
+                    .waiting_events
+                    .push((pod.name.clone(), message.clone())),
                 SchedulerEffect::PublishEvent { .. }
                 | SchedulerEffect::WriteReadiness { .. }
                 | SchedulerEffect::WriteStatus(_)
