@@ -7,6 +7,7 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
+use apportion_abi::BurstWeight;
 use apportion_exit::CommandFailure;
 use apportion_proto::v1::{
     AllocateReply, AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest,
@@ -156,6 +157,7 @@ impl ConnectedAgent {
         idempotency_key: String,
         name: String,
         shares: Vec<Share>,
+        weight: BurstWeight,
         may_wait: bool,
     ) -> Result<AllocateReply, CommandFailure> {
         let request = AllocateRequest {
@@ -163,6 +165,8 @@ impl ConnectedAgent {
             name,
             shares,
             ttl_ms: RESERVATION_MS,
+            burst_weight_thousandths: Some(weight.thousandths()),
+            burst_priority: None,
         };
         let deadline = match may_wait {
             true => self.deadline.of_guarantee_call(),

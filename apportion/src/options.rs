@@ -108,6 +108,9 @@ pub(crate) struct RunOptions {
     /// use memory that nobody else has been guaranteed.
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub(crate) gpu_memory_limit: Option<String>,
+    /// Weight of the command where several want to use more than their share: 2 gets twice as much as 1 [default: 1].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) burst_weight: Option<String>,
     /// What the command sees as the size of a GPU whose limit is above what is guaranteed: guaranteed, or reachable
     /// (what it could have now) [default: reachable].
     #[arg(long, value_name = "SIZE", value_parser = [paths::INFO_GUARANTEED, paths::INFO_REACHABLE])]

@@ -52,6 +52,8 @@ struct ReportedAllocation {
     suspension: String,
     /// Whether the agent has suspended it for a guarantee, and wakes it.
     called_in: bool,
+    burst_weight: f64,
+    burst_priority: i32,
     holder: Option<ReportedHolder>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
@@ -172,6 +174,8 @@ impl From<v1::Allocation> for ReportedAllocation {
         Self {
             state: lower(allocation.state().as_str_name(), "ALLOCATION_STATE_"),
             called_in: allocation.called_in,
+            burst_weight: cards::weight(&allocation),
+            burst_priority: allocation.burst_priority(),
             suspension: lower(allocation.suspension().as_str_name(), "SUSPENSION_STATE_"),
             enforcement: lower(allocation.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
             holder: holder.map(|kind| match kind {
@@ -241,6 +245,7 @@ mod tests {
                 kind: Some(Kind::Pid(7)),
             }),
             state: v1::AllocationState::Draining.into(),
+            burst_weight_thousandths: Some(2500),
             ..v1::Allocation::default()
         };
         let list = v1::ListReply {
@@ -250,5 +255,6 @@ mod tests {
         let json = serde_json::to_value(AgentReport::new(list)).unwrap();
         assert_eq!(json["allocations"][0]["state"], "draining");
         assert_eq!(json["allocations"][0]["holder"]["pid"], 7);
+        assert_eq!(json["allocations"][0]["burst_weight"], 2.5);
     }
 }

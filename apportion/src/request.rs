@@ -1,7 +1,7 @@
 //! Parses the requests of `run` and `resize`. All mistakes are reported together.
 
 use apportion_abi::units::parse_memory;
-use apportion_abi::{Bytes, CardUuid, GpuRequest, RequestError, Share, whole_units};
+use apportion_abi::{BurstWeight, Bytes, CardUuid, GpuRequest, RequestError, Share, whole_units};
 use apportion_exit::CommandFailure;
 
 use crate::options::{ResizeOptions, RunOptions};
@@ -16,6 +16,8 @@ pub(crate) struct RunRequest {
     pub(crate) request: GpuRequest,
     /// The limit on each card, if it is another than the share.
     pub(crate) limit: Option<Bytes>,
+    /// What it is worth beside others that burst.
+    pub(crate) weight: BurstWeight,
     /// The only cards that may be used; empty for any.
     pub(crate) cards: Vec<CardUuid>,
     /// The name for the allocation.
@@ -34,6 +36,7 @@ impl RunRequest {
             &mut mistakes,
         );
         let limit = limit(run, request.as_ref(), &mut mistakes);
+        let weight = weight(run, &mut mistakes);
         let mut cards = Vec::new();
         for text in &run.cards {
             match text.parse() {
@@ -51,6 +54,7 @@ impl RunRequest {
             Some(request) if mistakes.is_empty() => Ok(Self {
                 request,
                 limit,
+                weight,
                 cards,
                 name: run.name.clone(),
             }),
@@ -81,6 +85,20 @@ fn limit(
         ),
     }
     Some(limit)
+}
+
+/// Parses the weight. Without a limit there is nothing that it could say.
+fn weight(run: &RunOptions, mistakes: &mut Vec<String>) -> BurstWeight {
+    let Some(text) = run.burst_weight.as_deref() else {
+        return BurstWeight::default();
+    };
+    if run.gpu_memory_limit.is_none() {
+        mistakes.push("--burst-weight needs --gpu-memory-limit".to_owned());
+    }
+    text.parse().unwrap_or_else(|error| {
+        mistakes.push(format!("--burst-weight {text:?}: {error}"));
+        BurstWeight::default()
+    })
 }
 
 fn read_limit(text: &str, mistakes: &mut Vec<String>) -> Option<Bytes> {
@@ -223,6 +241,10 @@ mod tests {
             ("--gpu-memory 4Gi --gpu-memory-limit 0", "at least 2 MiB"),
             ("--gpu-memory-limit 4Gi", "needs --gpu-memory or"),
             ("--gpu-memory-info reachable", "needs --gpu-memory-limit"),
+            (
+                "--gpu-memory 4Gi --burst-weight 2",
+                "--burst-weight needs --gpu-memory-limit",
+            ),
         ] {
             let error = ask(line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");
@@ -276,6 +298,22 @@ mod tests {
             error.contains("\"x\"") && error.contains("\"y\""),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_weight_is_above_zero_and_not_absurd() {
+        let weight = |text: &str| {
+            let line = "--gpu-memory 4Gi --gpu-memory-limit 12Gi --burst-weight";
+            ask(&format!("{line} {text}")).map(|asked| asked.weight.thousandths())
+        };
+        assert_eq!(weight("2"), Ok(2000));
+        assert_eq!(weight("0.25"), Ok(250));
+        for text in ["0", "-1", "1e9", "1000001", "much"] {
+            let error = weight(text).unwrap_err();
+            let expected =
+                format!("--burst-weight {text:?}: a weight is a number from 0.001 to 1000000");
+            assert!(error.contains(&expected), "{error}");
+        }
     }
 
     #[test]

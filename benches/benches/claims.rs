@@ -136,6 +136,7 @@ impl ClaimBench {
                 limit_bytes: 0,
             }],
             ttl_ms: 60_000,
+            ..AllocateRequest::default()
         };
         let reply = self.client.allocate(request).await;
         let reply = reply.expect("the agent answers").into_inner();

@@ -378,6 +378,28 @@ fn without_an_agent_a_program_keeps_its_allowance_and_is_refused_soon() {
 }
 
 #[test]
+fn a_weight_is_shown_and_outlives_the_agent() {
+    let host = host();
+    let agent = host.agent(&[]);
+    let weighted = ["--burst-weight", "2.5", "--name", "heavy"];
+    let mut heavy = host.victim(&[&ELASTIC[..], &weighted].concat());
+    heavy.step("start").ok();
+    let _light = elastic(&host, "light");
+    let weight = |name: &str| {
+        let top = host.top();
+        let all = top["allocations"].as_array().expect("a list");
+        let found = all.iter().find(|of| of["name"] == name);
+        found.map_or(Value::Null, |of| of["burst_weight"].clone())
+    };
+    assert_eq!((weight("heavy"), weight("light")), (2.5.into(), 1.0.into()));
+    agent.kill();
+    let _agent = host.agent(&[]);
+    eventually(PATIENCE, "the next agent knows the weights", || {
+        (weight("heavy"), weight("light")) == (2.5.into(), 1.0.into())
+    });
+}
+
+#[test]
 fn a_program_that_writes_nonsense_harms_nobody() {
     let host = host();
     let _agent = host.agent(&[]);

@@ -163,7 +163,7 @@ async fn tie(
         let proposal = open.insert(proposal);
         let calls_in = proposal.calls_in;
         let (key, shares) = (proposal.key.clone(), proposal.shares.clone());
-        let reply = agent.allocate(key, name.to_owned(), shares, may_wait);
+        let reply = agent.allocate(key, name.to_owned(), shares, ask.weight, may_wait);
         match reply.await?.result {
             Some(allocate_reply::Result::Allocation(reserved)) => {
                 return Ok((agent.commit(reserved.id, process::id()).await?, list));

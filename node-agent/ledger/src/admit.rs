@@ -61,7 +61,13 @@ impl Ledger {
                 },
             )
             .collect();
-        let PlacementProposal { key, name, ttl, .. } = proposal;
+        let PlacementProposal {
+            key,
+            name,
+            terms,
+            ttl,
+            ..
+        } = proposal;
         let state = AllocationPhase::Reserved {
             expires: now.after(ttl),
         };
@@ -72,6 +78,7 @@ impl Ledger {
             state,
             created: now,
             grants,
+            terms,
             is_whole: false,
             suspension: SuspensionPhase::Running,
             suspension_cause: SuspensionCause::Client,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
+use apportion_abi::{
+    BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, OvercommitFactor, Shortfall,
+};
 
 use crate::allocation::{Allocation, AllocationOwner};
 use crate::burst_request::{BurstRange, BurstRequest};
@@ -10,7 +12,6 @@ use crate::burst_request::{BurstRange, BurstRequest};
 use crate::call_request::{CallClaimant, GuaranteeCall};
 use crate::card::Health;
 use crate::ids::{AllocationId, ProcessId};
-use crate::overcommit::OvercommitFactor;
 use crate::sample::NodeSample;
 
 /// What happens to a process that exceeds or bypasses its limit.
@@ -36,6 +37,8 @@ pub struct PlacementProposal {
     pub asks: Vec<CardRequest>,
     /// The limits of the cards whose limit is above what is asked for. `asks` is then what is guaranteed.
     pub ceilings: Vec<CardRequest>,
+    /// What it is worth beside others that burst.
+    pub terms: BurstTerms,
     /// How long the reservation waits for its commit.
     pub ttl: Duration,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder};
+use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder, OvercommitFactor};
 
 use crate::allocation::{Allocation, AllocationPhase, SuspensionCause};
 use crate::burst_request::UnmetBursts;
@@ -14,7 +14,6 @@ use crate::event::{
 };
 use crate::ids::AllocationId;
 use crate::offence::Offences;
-use crate::overcommit::OvercommitFactor;
 use crate::time::EpochMillis;
 
 /// The node's list of allocations.

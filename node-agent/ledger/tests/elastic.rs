@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, SHARE_UNIT};
+use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, SHARE_UNIT};
 use apportion_ledger::{
     AccountSample, AllocationId, AllocationOwner, AllocationRefusal, BurstRequest, CardSample,
     ClaimWindow, EpochMillis, Ledger, LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy,
@@ -77,6 +77,7 @@ impl Node {
             name,
             asks: vec![ask(guaranteed)],
             ceilings: ceilings.into_iter().collect(),
+            terms: BurstTerms::default(),
             ttl: Duration::from_secs(3600),
         }));
         let answer = effects.into_iter().find_map(|effect| match effect {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid};
+use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid};
 use apportion_ledger::{
     AccountSample, AllocationId, AllocationOwner, AllocationRefusal, CardSample, ClaimWindow,
     EpochMillis, Ledger, LedgerEffect, LedgerEvent, LimitEnforcement, NodeSample, NoticeKind,
@@ -42,6 +42,7 @@ fn allocate(
         name: name.into(),
         asks,
         ceilings: Vec::new(),
+        terms: BurstTerms::default(),
         ttl,
     };
     answer(ledger.apply(EpochMillis(0), LedgerEvent::Allocate(proposal)))

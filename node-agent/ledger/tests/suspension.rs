@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
+use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
 use apportion_ledger::{
     AccountSample, AllocationId, AllocationOwner, AllocationRefusal, CardSample, ClaimWindow,
     EpochMillis, Ledger, LedgerEffect, LedgerEvent, NodeSample, NoticeKind, OffenderPolicy,
@@ -54,6 +54,7 @@ fn reserved(
             card: CARD,
             bytes: Bytes(bytes),
         }],
+        terms: BurstTerms::default(),
         ttl: Duration::from_secs(1),
     };
     answer(&apply(ledger, LedgerEvent::Allocate(proposal)))

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardRequest, Shortfall, whole_units};
+use apportion_abi::{BurstTerms, BurstWeight, Bytes, CardRequest, Shortfall, whole_units};
 use apportion_ledger::{
     AllocationId, AllocationOwner, AllocationPhase, AllocationRefusal, Health, LimitEnforcement,
     NoticeKind, OffenderPolicy, PlacementProposal, SuspensionPhase,
@@ -27,6 +27,8 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
         name,
         shares,
         ttl_ms,
+        burst_weight_thousandths,
+        burst_priority,
     } = request;
     for (field, text) in [("idempotency_key", &key), ("name", &name)] {
         let is_text =
@@ -47,7 +49,23 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
         name,
         asks: asks(&shares)?,
         ceilings: ceilings(&shares)?,
+        terms: BurstTerms {
+            weight: weight(burst_weight_thousandths)?,
+            priority: burst_priority.unwrap_or_default(),
+        },
         ttl,
+    })
+}
+
+/// The weight of a share. Older clients do not send one.
+fn weight(thousandths: Option<u32>) -> Result<BurstWeight, Status> {
+    let Some(thousandths) = thousandths else {
+        return Ok(BurstWeight::default());
+    };
+    BurstWeight::from_thousandths(thousandths).ok_or_else(|| {
+        let most = BurstWeight::LARGEST;
+        let why = format!("burst_weight_thousandths {thousandths} is above a weight of {most}");
+        Status::invalid_argument(why)
     })
 }
 
@@ -258,5 +276,30 @@ pub(crate) fn event_kind(kind: NoticeKind) -> v1::EventKind {
         NoticeKind::CardUnhealthy => v1::EventKind::CardUnhealthy,
         NoticeKind::CardLost => v1::EventKind::CardLost,
         NoticeKind::CardHealthy => v1::EventKind::CardHealthy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_clients_burst_with_weight_one_and_an_absurd_weight_is_refused() {
+        let terms = |burst_weight_thousandths, burst_priority| {
+            let request = v1::AllocateRequest {
+                idempotency_key: "a".to_owned(),
+                name: "a".to_owned(),
+                burst_weight_thousandths,
+                burst_priority,
+                ..v1::AllocateRequest::default()
+            };
+            proposal(request).map(|proposal| proposal.terms)
+        };
+        assert_eq!(terms(None, None).unwrap(), BurstTerms::default());
+        let given = terms(Some(0), Some(-5)).unwrap();
+        assert_eq!((given.weight, given.priority), (BurstWeight::NONE, -5));
+        let refused = terms(Some(1_000_000_001), None).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        assert!(refused.message().contains("above a weight of 1000000"));
     }
 }

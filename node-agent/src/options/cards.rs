@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use apportion_abi::OvercommitFactor;
 use apportion_abi::{Bytes, paths};
-use apportion_ledger::{OffenderPolicy, OvercommitFactor};
+use apportion_ledger::OffenderPolicy;
 use clap::{Args, ValueEnum};
 
 use crate::driver::Sizes;

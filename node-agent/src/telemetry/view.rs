@@ -164,6 +164,8 @@ pub(crate) fn allocation(
         suspension: wire::suspension(allocation.suspension).into(),
         called_in: allocation.suspension != SuspensionPhase::Running
             && allocation.suspension_cause == SuspensionCause::Guarantee,
+        burst_weight_thousandths: Some(allocation.terms.weight.thousandths()),
+        burst_priority: Some(allocation.terms.priority),
     }
 }
 

@@ -45,6 +45,10 @@ pub struct Node {
     /// Whether programs that use more than their guarantee are suspended where somebody else was promised what they use.
     #[prost(bool, tag = "20")]
     pub suspends_bursts: bool,
+    /// Up to how many hundredths of a card's allocatable memory the limits on it may add up, if one of them is above what is
+    /// guaranteed; 0 from an agent that doesn't say.
+    #[prost(uint32, tag = "30")]
+    pub overcommit_hundredths: u32,
 }
 /// One card at the latest sample.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -126,6 +130,13 @@ pub struct AllocateRequest {
     /// How long the reservation waits for its commit; 0 asks for the agent's default of 60 seconds.
     #[prost(uint64, tag = "4")]
     pub ttl_ms: u64,
+    /// What parts of the memory that nobody was guaranteed it gets beside others, in thousandths, at most 1000000000. 0 gets
+    /// only what others leave. Absent is 1000, a weight of 1. Without a limit above `bytes` it means nothing.
+    #[prost(uint32, optional, tag = "30")]
+    pub burst_weight_thousandths: ::core::option::Option<u32>,
+    /// The pod's priority: of those that use more than was guaranteed, the lowest is suspended first. Absent is 0.
+    #[prost(int32, optional, tag = "31")]
+    pub burst_priority: ::core::option::Option<i32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AllocateReply {
@@ -388,6 +399,11 @@ pub struct Allocation {
     /// them stays reserved.
     #[prost(bool, tag = "20")]
     pub called_in: bool,
+    /// As they were asked for; an agent that doesn't say treats all alike.
+    #[prost(uint32, optional, tag = "30")]
+    pub burst_weight_thousandths: ::core::option::Option<u32>,
+    #[prost(int32, optional, tag = "31")]
+    pub burst_priority: ::core::option::Option<i32>,
 }
 /// What an allocation has of one card.
 #[derive(Clone, PartialEq, ::prost::Message)]

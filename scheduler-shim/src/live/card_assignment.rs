@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_abi::{Bytes, CardCapacity, Share, whole_units};
+use apportion_abi::{Bytes, CardCapacity, Share};
 use apportion_policy::TaskPlacement;
-use apportion_policy::cluster::{Task, TaskGpuRequest};
+use apportion_policy::cluster::{Task, TaskGpuRequest, limit_of};
 
 use super::agents::{AgentCard, AgentStatus};
 use super::model::ClusterModel;
@@ -32,19 +32,14 @@ pub(crate) fn share(task: &Task, card: &AgentCard) -> CardShare {
     CardShare {
         card: card.uuid.clone(),
         bytes,
-        limit: limit(task.limit, bytes, card),
+        limit: task.limit_above(card.allocatable, bytes),
     }
 }
 
-/// Up to what a pod may burst on a card of which it has so many bytes, if that is more. It is never more than the card
-/// has.
+/// Up to what a pod may burst on a card of which it has so many bytes, if that is more.
 pub(crate) fn limit(limit: Option<Share>, bytes: Bytes, card: &AgentCard) -> Option<Bytes> {
-    let capacity = CardCapacity {
-        total: card.allocatable,
-        reserved: Bytes::ZERO,
-    };
-    let limit = limit?.bytes_of(capacity).min(whole_units(card.allocatable));
-    Some(limit).filter(|limit| *limit > bytes)
+    let limit = limit_of(limit?, card.allocatable);
+    (limit > bytes).then_some(limit)
 }
 
 /// The cards in use on all nodes, and the idle cards that were opened for a name of the policy in this round.

@@ -164,6 +164,9 @@ impl ClusterModel {
         let node = self.inventory.find("Node", "", &start.node)?;
         start.volumes = volumes::bindings(object, node, &self.inventory).ok()?;
         start.claims = self.claims_for(task, placement, &self.assumed_claims.allocations())?;
+        if let Some(read) = self.inventory.pod(space, name) {
+            start.terms = self.terms_of(object, read, &start.cards);
+        }
         start.joins = self.joins(&start.pod);
         Some(start)
     }

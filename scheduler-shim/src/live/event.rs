@@ -3,6 +3,7 @@
 //! Both are plain values. The shell turns watches and answers into events and performs effects, nothing else. A test
 //! does the same without a cluster.
 
+use apportion_abi::BurstTerms;
 use apportion_groups::ObjectView;
 use serde_json::Value;
 
@@ -102,6 +103,8 @@ pub(crate) enum SchedulerEffect {
         pod: PodRef,
         /// The cards and how many bytes of each.
         shares: Vec<CardShare>,
+        /// What it is worth beside others that burst.
+        terms: BurstTerms,
     },
     /// Tie an allocation to its pod.
     Commit {

@@ -12,19 +12,22 @@ use serde_json::{Value, json};
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::model::ClusterModel;
-use apportion_abi::Bytes;
 use apportion_abi::names::{
     ANNOTATION_ALLOCATED, ANNOTATION_BURST, ANNOTATION_FRACTION_LIMIT, RESOURCE_SLOT,
 };
+use apportion_abi::{Bytes, OvercommitFactor};
 use apportion_model::cards;
 
 mod agent;
+mod calls;
 mod ends;
 mod invariants;
+mod limits;
 mod random;
 mod reclaim;
 mod resizes;
 mod stopped;
+mod weights;
 
 const CARD: u64 = 1000 << 20;
 const NODES: [&str; 2] = ["a", "b"];
@@ -43,6 +46,10 @@ struct FakePod {
 #[derive(Clone, Debug, Default)]
 struct FakeAgent {
     held: Vec<(AgentAllocation, Duration)>,
+    /// What programs use of cards above their guarantees.
+    lent: BTreeMap<String, u64>,
+    /// The pods that it was asked for.
+    asked: Vec<String>,
     effects: VecDeque<SchedulerEffect>,
 }
 
@@ -50,6 +57,16 @@ struct FakeCluster {
     now: Duration,
     pods: BTreeMap<String, FakePod>,
     groups: Vec<Value>,
+    /// Up to how many per cent of a card agents let limits add up.
+    overcommit_percent: Option<u64>,
+    /// Whether they say so.
+    publishes_overcommit: bool,
+    /// Whether they suspend who uses more than its guarantee.
+    suspends_bursts: bool,
+    /// How often an agent refused a pod because of its limit.
+    refusals: usize,
+    /// Why pods wait, by name of the pod, as far as that was published.
+    waiting_events: Vec<(String, String)>,
     queues: Vec<Value>,
     agents: BTreeMap<String, FakeAgent>,
     model: ClusterModel,
@@ -91,6 +108,11 @@ impl FakeCluster {
             now: Duration::from_secs(1_000_000),
             pods: BTreeMap::new(),
             groups: Vec::new(),
+            overcommit_percent: None,
+            publishes_overcommit: true,
+            suspends_bursts: true,
+            refusals: 0,
+            waiting_events: Vec::new(),
             queues,
             agents: NODES
                 .map(|node| (node.to_owned(), FakeAgent::default()))
@@ -141,13 +163,23 @@ impl FakeCluster {
     }
 
     fn agent_status(&self, node: &str) -> AgentStatus {
+        let said = self
+            .overcommit_percent
+            .filter(|_| self.publishes_overcommit);
+        let said = said.and_then(|percent| u32::try_from(percent).ok());
+        let overcommit = said.and_then(OvercommitFactor::from_hundredths);
+        let lent = |card| {
+            let lent = self.agents[node].lent.get(&uuid(node, card));
+            Bytes(lent.copied().unwrap_or_default())
+        };
         AgentStatus {
+            overcommit,
             cards: (0..CARDS)
                 .map(|card| AgentCard {
                     uuid: uuid(node, card),
                     allocatable: Bytes(CARD),
                     unmanaged: Bytes::ZERO,
-                    burst: Bytes::ZERO,
+                    burst: lent(card),
                     is_healthy: true,
                 })
                 .collect(),
@@ -196,6 +228,13 @@ impl FakeCluster {
                 } => self
                     .resize_events
                     .push((pod.name.clone(), *reason, message.clone())),
+                SchedulerEffect::PublishEvent {
+                    pod,
+                    reason: PodEventReason::Unschedulable,
+                    message,
+                } => self
+                    .waiting_events
+                    .push((pod.name.clone(), message.clone())),
                 SchedulerEffect::PublishEvent { .. }
                 | SchedulerEffect::WriteReadiness { .. }
                 | SchedulerEffect::WriteStatus(_)

@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apportion_abi::BurstTerms;
+
 use super::claims::ClaimReservation;
 use super::event::{PodEventReason, PodRef, SchedulerEffect};
 use super::grouper::GroupMembership;
@@ -35,6 +37,8 @@ pub(crate) struct PendingBind {
     pub(crate) node: String,
     /// Cards with bytes; empty if no agent is asked.
     pub(crate) cards: Vec<CardShare>,
+    /// What it is worth beside others that burst.
+    pub(crate) terms: BurstTerms,
     pub(crate) received: Option<&'static str>,
     /// The request that its share is for.
     pub(crate) allocated: Option<String>,
@@ -67,6 +71,7 @@ impl PendingBind {
             pod,
             node,
             cards,
+            terms: BurstTerms::default(),
             received,
             allocated: None,
             zones: Vec::new(),
@@ -152,6 +157,7 @@ impl PendingBinds {
                     node: start.node.clone(),
                     pod: start.pod.clone(),
                     shares: start.cards.clone(),
+                    terms: start.terms,
                 });
             }
             let uid = start.pod.uid.clone();

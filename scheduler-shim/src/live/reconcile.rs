@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::Share;
+use apportion_abi::{BurstTerms, Share};
 use apportion_groups::ObjectView;
 use apportion_policy::cluster::TaskGpuRequest;
 
@@ -14,6 +14,7 @@ use super::agents::{AgentAllocation, AgentAllocationState, AgentStatus};
 use super::card_assignment;
 use super::event::{PodRef, SchedulerEffect};
 use super::model::ClusterModel;
+use apportion_model::burst_terms;
 use apportion_model::cards::CardShare;
 use apportion_model::parsed_objects::ParsedPod;
 use apportion_model::{pods, resize};
@@ -115,7 +116,13 @@ impl ClusterModel {
             };
             self.adopted.insert(pod.uid.clone(), now);
             let node = node.to_owned();
-            effects.push(SchedulerEffect::Allocate { node, pod, shares });
+            let terms = self.terms_of(object, read, &shares);
+            effects.push(SchedulerEffect::Allocate {
+                node,
+                pod,
+                shares,
+                terms,
+            });
         }
         effects
     }
@@ -148,6 +155,19 @@ impl ClusterModel {
                 Some(CardShare { card, bytes, limit })
             })
             .collect()
+    }
+
+    /// What a pod is worth beside others that burst, if it may burst.
+    pub(crate) fn terms_of(
+        &self,
+        object: ObjectView<'_>,
+        read: &ParsedPod,
+        shares: &[CardShare],
+    ) -> BurstTerms {
+        if shares.iter().all(|share| share.limit.is_none()) {
+            return BurstTerms::default();
+        }
+        burst_terms::of_pod(object, read, &self.inventory)
     }
 
     /// The card that a label names: its UUID, or KAI's name for a group of pods. The card of a group is named by the

@@ -31,6 +31,7 @@ pub(super) fn of(view: &AgentView) -> GpuNodeStatus {
         last_heartbeat_time: None,
         simulated: node.simulated,
         agent_address: None,
+        overcommit_percent: Some(i64::from(node.overcommit_hundredths)).filter(|of| *of > 0),
         totals: totals(list, &cards),
         conditions: vec![ready(view, &cards)],
         enforcement: enforcement(view),

@@ -181,6 +181,7 @@ impl Node {
                 limit_bytes: limit * MIB,
             }],
             ttl_ms: 60_000,
+            ..AllocateRequest::default()
         };
         let reply = self
             .client()
