@@ -201,7 +201,7 @@ fn a_running_program_gets_another_guarantee_and_another_limit() {
 
     // A lower guarantee: what is used stays, and is a burst.
     let held = serve.step("alloc 2G").value();
-    let said = resize(&host, &["serve", "--gpu-memory", "1Gi"]).well();
+    let said = resize(&host, &["serve", "--gpu-memory", "1Gi"]).well().out;
     assert!(
         said.starts_with("serve: 3072 MiB up to 12.0 GiB -> 1024 MiB up to 12.0 GiB on GPU-"),
         "{said}"
@@ -212,7 +212,7 @@ fn a_running_program_gets_another_guarantee_and_another_limit() {
 
     // A lower limit than what is used: nothing is taken, and nothing more is given.
     let more = serve.step("alloc 6G").value();
-    resize(&host, &["serve", "--gpu-memory-limit", "4Gi"]).well();
+    let _ = resize(&host, &["serve", "--gpu-memory-limit", "4Gi"]).well();
     serve.step("alloc 2M").refused();
     assert_eq!(info(&mut serve), 4 * GIB);
     assert!(host.used() >= 8 * GIB);
@@ -221,7 +221,7 @@ fn a_running_program_gets_another_guarantee_and_another_limit() {
     serve.step("alloc 1G").refused();
 
     // A higher one: it may go there at once.
-    resize(&host, &["serve", "--gpu-memory-limit", "8Gi"]).well();
+    let _ = resize(&host, &["serve", "--gpu-memory-limit", "8Gi"]).well();
     assert_eq!(info(&mut serve), 8 * GIB);
     serve.step("alloc 4G").ok();
 

@@ -67,11 +67,15 @@ fn share(node: &ManagedNode, kind: &str, pod: &str) -> Option<u64> {
 
 /// What a pod's program has filled.
 fn filled(pod: &ManagedPod) -> u64 {
-    let log = pod.says("fill ");
+    filled_by(&pod.says("fill "))
+}
+
+/// What a program has filled that says so.
+fn filled_by(log: &str) -> u64 {
     let line = log.lines().find_map(|line| line.strip_prefix("fill "));
     let words = line.expect("it was just said").split_whitespace();
     let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-    assert_eq!(numbers[0], OUT_OF_MEMORY, "{}: {log}", pod.name);
+    assert_eq!(numbers[0], OUT_OF_MEMORY, "{log}");
     numbers[1]
 }
 
@@ -180,15 +184,9 @@ fn a_pod_that_bursts_gets_another_guarantee_and_another_limit_without_a_restart(
     pod.runs();
     let fill = |turn: u32| {
         pod.exec(&format!("touch /fill-{turn}"));
-        let mut said = String::new();
-        eventually("the share is full", || {
-            said = pod.exec(&format!("cat /said-{turn}"));
-            said.contains("fill ")
-        });
-        let numbers = said
-            .split_whitespace()
-            .filter_map(|word| word.parse::<u64>().ok());
-        numbers.last().expect("it says how much") + CONTEXT
+        let said = || pod.exec(&format!("cat /said-{turn}"));
+        eventually("the share is full", || said().contains("fill "));
+        filled_by(&said()) + CONTEXT
     };
     let name = format!("default/{}", pod.name);
     let names = ["guaranteed", "limit"];
