@@ -1,5 +1,4 @@
 //! A tenant's pods in a virtual cluster of vCluster share GPUs of the host, with vCluster's program and chart unchanged.
-#![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::path::Path;
 
