@@ -186,19 +186,35 @@ impl ApiWriter {
         tokio::spawn(async move {
             writer.leading.begins().await;
             if let SchedulerEffect::Bind {
-                node, pod, volumes, ..
+                node,
+                pod,
+                volumes,
+                claims,
+                are_claims_reserved,
+                ..
             } = &effect
                 && !volumes.is_empty()
                 && let Err(why) = Box::pin(volumes::bind(&writer.client, node, pod, volumes)).await
             {
+                if *are_claims_reserved {
+                    Box::pin(writer.release_claims(pod, claims)).await;
+                }
                 let _ = writer
                     .answers
                     .send(SchedulerEvent::NotBound(pod.clone(), why));
                 return;
             }
-            if let SchedulerEffect::Bind { pod, claims, .. } = &effect
-                && !claims.is_empty()
-            {
+            let reserves = match &effect {
+                SchedulerEffect::Bind {
+                    pod,
+                    claims,
+                    are_claims_reserved: false,
+                    ..
+                }
+                | SchedulerEffect::ReserveClaims { pod, claims } => Some((pod, claims)),
+                _ => None,
+            };
+            if let Some((pod, claims)) = reserves.filter(|(_, claims)| !claims.is_empty()) {
                 match Box::pin(writer.reserve_claims(pod, claims)).await {
                     Ok(versions) => {
                         let answer = SchedulerEvent::ClaimsReserved(pod.clone(), versions);
@@ -211,6 +227,9 @@ impl ApiWriter {
                         return;
                     }
                 }
+            }
+            if let SchedulerEffect::ReserveClaims { .. } = effect {
+                return;
             }
             if let SchedulerEffect::Group(write) = effect {
                 return writer.write_group(write).await;
@@ -264,6 +283,10 @@ impl ApiWriter {
                 Some(answer)
             }
             SchedulerEffect::Evict(pod) => Some(self.evict(pod).await),
+            SchedulerEffect::ReleaseClaims { pod, claims } => {
+                self.release_claims(&pod, &claims).await;
+                Some(SchedulerEvent::ClaimsReleased(pod))
+            }
             SchedulerEffect::DeleteClaim { pod, claim, uid } => {
                 self.delete_left_behind(&pod, &claim, &uid).await;
                 None
@@ -297,6 +320,7 @@ impl ApiWriter {
             | SchedulerEffect::Commit { .. }
             | SchedulerEffect::Release { .. }
             | SchedulerEffect::Resize { .. }
+            | SchedulerEffect::ReserveClaims { .. }
             | SchedulerEffect::Group(_) => None,
         };
         if let Some(answer) = answer {
