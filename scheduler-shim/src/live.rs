@@ -29,6 +29,7 @@ mod card_assignment;
 mod certificate_authority;
 mod claims;
 mod decide;
+mod devices;
 mod event;
 #[cfg(test)]
 mod fake_cluster;
@@ -322,7 +323,9 @@ impl Work {
                 self.decided.remove(&pod.uid);
                 self.metrics.refused();
             }
-            SchedulerEvent::NotBound(pod, _) | SchedulerEvent::CalledIn(pod, _) => {
+            SchedulerEvent::NotBound(pod, _)
+            | SchedulerEvent::CalledIn(pod, _)
+            | SchedulerEvent::ClaimsReleased(pod) => {
                 self.decided.remove(&pod.uid);
             }
             SchedulerEvent::Evicted(_) => self.metrics.evicted(),
@@ -406,6 +409,8 @@ impl Work {
                 | SchedulerEffect::WriteAllocated { .. }
                 | SchedulerEffect::Evict(_)
                 | SchedulerEffect::DeleteClaim { .. }
+                | SchedulerEffect::ReserveClaims { .. }
+                | SchedulerEffect::ReleaseClaims { .. }
                 | SchedulerEffect::PublishEvent { .. }
                 | SchedulerEffect::WriteStatus(_)
                 | SchedulerEffect::WriteReadiness { .. }

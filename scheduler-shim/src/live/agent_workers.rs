@@ -165,6 +165,8 @@ impl AgentWorkers {
             | SchedulerEffect::WriteAllocated { .. }
             | SchedulerEffect::Evict(_)
             | SchedulerEffect::DeleteClaim { .. }
+            | SchedulerEffect::ReserveClaims { .. }
+            | SchedulerEffect::ReleaseClaims { .. }
             | SchedulerEffect::WriteStatus(_)
             | SchedulerEffect::PublishEvent { .. }
             | SchedulerEffect::WriteReadiness { .. }
@@ -436,6 +438,8 @@ async fn send_request(to: &AgentEndpoint, request: &SchedulerEffect) -> AgentAns
         | SchedulerEffect::WriteAllocated { .. }
         | SchedulerEffect::Evict(_)
         | SchedulerEffect::DeleteClaim { .. }
+        | SchedulerEffect::ReserveClaims { .. }
+        | SchedulerEffect::ReleaseClaims { .. }
         | SchedulerEffect::WriteStatus(_)
         | SchedulerEffect::PublishEvent { .. }
         | SchedulerEffect::WriteReadiness { .. }

@@ -23,6 +23,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
+use super::claims::ClaimReservation;
 use super::event::{
     AgentReadiness, PodEventReason, PodRef, SchedulerEffect, SchedulerEvent, StatusUpdate,
 };
@@ -190,15 +191,20 @@ impl ApiWriter {
         self.leading.begins().await;
         let purpose = match *effect {
             SchedulerEffect::Group(write) => return Box::pin(self.write_group(write)).await,
+            SchedulerEffect::ReserveClaims { pod, claims } => {
+                if let Err(why) = Box::pin(self.reserve(&pod, &claims)).await {
+                    let _ = self.answers.send(SchedulerEvent::NotBound(pod, why));
+                }
+                return;
+            }
             SchedulerEffect::Bind { .. } | SchedulerEffect::Evict(_) => RequestPurpose::Decision,
             _ => RequestPurpose::LowPriority,
         };
         if let SchedulerEffect::Bind { pod, .. } = &*effect
             && let Err(why) = Box::pin(self.prepare_binding(&effect)).await
         {
-            let _ = self
-                .answers
-                .send(SchedulerEvent::NotBound(pod.clone(), why));
+            let answer = SchedulerEvent::NotBound(pod.clone(), why);
+            let _ = self.answers.send(answer);
             return;
         }
         let _permit = self.limiter.acquire(purpose).await;
@@ -212,27 +218,42 @@ impl ApiWriter {
             pod,
             volumes,
             claims,
+            are_claims_reserved,
             joins,
             ..
         } = effect
         else {
             return Ok(());
         };
-        if !volumes.is_empty() {
-            Box::pin(volumes::bind(&self.client, node, pod, volumes)).await?;
+        if !volumes.is_empty()
+            && let Err(why) = Box::pin(volumes::bind(&self.client, node, pod, volumes)).await
+        {
+            if *are_claims_reserved {
+                Box::pin(self.release_claims(pod, claims)).await;
+            }
+            return Err(why);
         }
-        if !claims.is_empty() {
-            let reserved = Box::pin(self.reserve_claims(pod, claims)).await;
-            let versions = reserved.inspect_err(|why| {
-                warn!(pod = pod.full(), why, "Failed to reserve a resource claim");
-            })?;
-            let answer = SchedulerEvent::ClaimsReserved(pod.clone(), versions);
-            let _ = self.answers.send(answer);
+        if !are_claims_reserved {
+            self.reserve(pod, claims).await?;
         }
         if let Some(membership) = joins {
             let group = (pod.namespace.clone(), membership.group.clone());
             self.groups_in_creation.wait(&group).await;
         }
+        Ok(())
+    }
+
+    /// Reserves the claims of a pod, if it has any, and reports their versions.
+    async fn reserve(&self, pod: &PodRef, claims: &[ClaimReservation]) -> Result<(), String> {
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let reserved = Box::pin(self.reserve_claims(pod, claims)).await;
+        let versions = reserved.inspect_err(|why| {
+            warn!(pod = pod.full(), why, "Failed to reserve a resource claim");
+        })?;
+        let answer = SchedulerEvent::ClaimsReserved(pod.clone(), versions);
+        let _ = self.answers.send(answer);
         Ok(())
     }
 
@@ -264,6 +285,10 @@ impl ApiWriter {
                 Some(answer)
             }
             SchedulerEffect::Evict(pod) => Some(self.evict(pod).await),
+            SchedulerEffect::ReleaseClaims { pod, claims } => {
+                self.release_claims(&pod, &claims).await;
+                Some(SchedulerEvent::ClaimsReleased(pod))
+            }
             SchedulerEffect::DeleteClaim { pod, claim, uid } => {
                 self.delete_left_behind(&pod, &claim, &uid).await;
                 None
@@ -297,6 +322,7 @@ impl ApiWriter {
             | SchedulerEffect::Commit { .. }
             | SchedulerEffect::Release { .. }
             | SchedulerEffect::Resize { .. }
+            | SchedulerEffect::ReserveClaims { .. }
             | SchedulerEffect::Group(_) => None,
         };
         if let Some(answer) = answer {

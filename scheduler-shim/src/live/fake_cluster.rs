@@ -240,6 +240,8 @@ impl FakeCluster {
                 | SchedulerEffect::WriteStatus(_)
                 | SchedulerEffect::Group(_)
                 | SchedulerEffect::DeleteClaim { .. }
+                | SchedulerEffect::ReserveClaims { .. }
+                | SchedulerEffect::ReleaseClaims { .. }
                 | SchedulerEffect::StoreUsageHistory(_) => {}
             }
         }

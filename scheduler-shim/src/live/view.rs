@@ -67,7 +67,8 @@ impl ClusterModel {
         }
         // Who uses which claim follows from the pods, pending binds included.
         let assumed = self.assumed_claims.allocations();
-        claims::enter(&self.inventory, &mut snapshot.cluster, &assumed);
+        let clock = self.binding_clock(now);
+        claims::enter(&self.inventory, &mut snapshot.cluster, &assumed, clock);
         numa::charge(&self.inventory, &mut snapshot.cluster);
         for (node, agent) in self.agents.all() {
             let strangers = self.strangers(now, node, &agent.status);
