@@ -22,6 +22,8 @@ use crate::worker::{WorkerOutput, WorkerTask};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BenchDriver {
     Null,
+    /// The driver that does nothing, with an account of an elastic share.
+    NullElastic,
     /// The same without stream capture modes, like drivers before CUDA 10.1.
     Modeless,
     Simulated,
@@ -36,7 +38,11 @@ pub(crate) struct BenchSetup {
 }
 
 /// The drivers that have an account each.
-const DRIVERS: [BenchDriver; 2] = [BenchDriver::Null, BenchDriver::Simulated];
+const DRIVERS: [BenchDriver; 3] = [
+    BenchDriver::Null,
+    BenchDriver::NullElastic,
+    BenchDriver::Simulated,
+];
 /// The function that a driver without modes lacks, and an unused name to replace it with. Both have the same length and
 /// the same GNU hash (33 times the hash so far, plus the character), so the library's symbol table stays valid.
 const EXCHANGE: (&[u8], &[u8]) = (
@@ -85,7 +91,12 @@ impl BenchSetup {
             let card = setting.card(driver)?;
             let account = setting.account(driver);
             std::fs::create_dir(&account)?;
-            account::create(&account, card)?;
+            match driver {
+                BenchDriver::NullElastic => account::create_elastic(&account, card)?,
+                BenchDriver::Null | BenchDriver::Modeless | BenchDriver::Simulated => {
+                    account::create(&account, card)?;
+                }
+            }
             setting.samples(WorkerTask::FirstUse, driver, true)?;
             account::was_charged(&account)?;
         }
@@ -119,13 +130,14 @@ impl BenchSetup {
     fn account(&self, driver: BenchDriver) -> PathBuf {
         self.folder.path().join(match driver {
             BenchDriver::Null | BenchDriver::Modeless => "account-null",
+            BenchDriver::NullElastic => "account-elastic",
             BenchDriver::Simulated => "account-simulated",
         })
     }
 
     fn driver_folder(&self, driver: BenchDriver) -> PathBuf {
         match driver {
-            BenchDriver::Null => self.folder.path().join("null"),
+            BenchDriver::Null | BenchDriver::NullElastic => self.folder.path().join("null"),
             BenchDriver::Modeless => self.folder.path().join("modeless"),
             BenchDriver::Simulated => self.libraries.join(SIM_LIBRARIES),
         }

@@ -331,4 +331,15 @@ mod tests {
         bare.list.cards.clear();
         assert_eq!(reason(&bare), condition("False", "NoCards"));
     }
+
+    #[test]
+    fn how_far_limits_may_exceed_a_gpu_is_published_in_percent() {
+        let mut view = view(true, v1::CardHealth::Healthy);
+        assert_eq!(of(&view).overcommit_percent, None, "zero is no factor");
+        view.list.node = Some(v1::Node {
+            overcommit_hundredths: 150,
+            ..v1::Node::default()
+        });
+        assert_eq!(of(&view).overcommit_percent, Some(150));
+    }
 }
