@@ -4,6 +4,7 @@ use apportion_tests::MIB;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, pod, queue};
+use crate::objects::take_slot;
 
 impl Cluster {
     /// Changes a pod's request.
@@ -95,6 +96,7 @@ fn a_running_pod_is_resized_and_told_why_not() {
 fn elastic(name: &str, annotations: &Value) -> Value {
     let mut pod = pod(name, annotations.clone());
     pod["metadata"]["annotations"]["apportion.dev/gpu-memory-burst"] = "true".into();
+    take_slot(&mut pod);
     pod
 }
 

@@ -51,7 +51,7 @@ impl Node {
     fn refused(&mut self, id: &AllocationId, guaranteed: u64, limit: u64) -> String {
         let refusal = self
             .try_resize(id, guaranteed, Some(limit))
-            .expect_err("the resize is refused");
+            .expect_err("it is refused");
         refusal.to_string()
     }
 

@@ -129,7 +129,7 @@ fn elastic(mut annotations: Value, limits: Value) -> Pod {
     pod.spec.node_name = "node-7".to_owned();
     let text = asked
         .iter()
-        .map(|(key, value)| format!("{key}={}", value.as_str().expect("annotations are text")));
+        .map(|(key, value)| format!("{key}={}", value.as_str().expect("it is text")));
     let text = text.collect::<Vec<_>>().join(",");
     let annotations = &mut pod.metadata.annotations;
     annotations.insert("apportion.dev/allocated".to_owned(), text);
