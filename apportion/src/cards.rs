@@ -1,6 +1,6 @@
 //! Converts the agent's list for the policy.
 
-use apportion_abi::{Bytes, CardCapacity, CardUuid, Holder};
+use apportion_abi::{BurstWeight, Bytes, CardCapacity, CardUuid, Holder};
 use apportion_exit::CommandFailure;
 use apportion_policy::CandidateCard;
 use apportion_proto::v1::{self, CardHealth, ListReply, SuspensionState};
@@ -56,6 +56,13 @@ pub(crate) fn without_bursts(list: &ListReply) -> ListReply {
         grant.limit_bytes = guaranteed(grant).0;
     }
     list
+}
+
+/// The weight of an allocation beside others that burst. Older agents treat all alike.
+pub(crate) fn weight(allocation: &v1::Allocation) -> f64 {
+    let usual = BurstWeight::default().thousandths();
+    let thousandths = allocation.burst_weight_thousandths.unwrap_or(usual);
+    f64::from(thousandths) / 1000.0
 }
 
 /// What is guaranteed by a grant. Older agents only say the limit.

@@ -46,7 +46,7 @@ pub(crate) enum ApportionCommand {
     Top(TopOptions),
     /// List the GPUs and the free memory of each.
     Gpus(ListFormat),
-    /// Change the memory limit of a running allocation.
+    /// Change the memory of a running allocation.
     Resize(ResizeOptions),
     /// Put a program to sleep: its GPU memory moves to the host's memory and is free for others.
     Suspend(SuspendOptions),
@@ -108,6 +108,9 @@ pub(crate) struct RunOptions {
     /// use memory that nobody else has been guaranteed.
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub(crate) gpu_memory_limit: Option<String>,
+    /// Weight of the command where several want to use more than their share: 2 gets twice as much as 1 [default: 1].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) burst_weight: Option<String>,
     /// What the command sees as the size of a GPU whose limit is above what is guaranteed: guaranteed, or reachable
     /// (what it could have now) [default: reachable].
     #[arg(long, value_name = "SIZE", value_parser = [paths::INFO_GUARANTEED, paths::INFO_REACHABLE])]
@@ -187,9 +190,10 @@ pub(crate) struct SuspendOptions {
     pub(crate) name: String,
 }
 
-/// The allocation and its new limit.
+/// The allocation and its new sizes.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("size").required(true).args(["gpu_memory", "gpu_fraction"]))]
+#[command(group = clap::ArgGroup::new("size").required(true).multiple(true)
+    .args(["gpu_memory", "gpu_fraction", "gpu_memory_limit"]))]
 pub(crate) struct ResizeOptions {
     /// The allocation, by name or id.
     pub(crate) name: String,
@@ -197,8 +201,17 @@ pub(crate) struct ResizeOptions {
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub(crate) gpu_memory: Option<String>,
     /// New fraction of the memory of each of its GPUs, above 0 and below 1.
-    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "F",
+        allow_negative_numbers = true,
+        conflicts_with = "gpu_memory"
+    )]
     pub(crate) gpu_fraction: Option<String>,
+    /// New limit on each of its GPUs, if it was started with one above what is guaranteed, in MiB or with a unit (2000,
+    /// 2000Mi, 8Gi). Without this option it keeps its limit.
+    #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
+    pub(crate) gpu_memory_limit: Option<String>,
 }
 
 #[cfg(test)]

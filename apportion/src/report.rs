@@ -52,6 +52,8 @@ struct ReportedAllocation {
     suspension: String,
     /// Whether the agent has suspended it for a guarantee, and wakes it.
     called_in: bool,
+    burst_weight: f64,
+    burst_priority: i32,
     /// Whether the agent has suspended it because it was idle, and wakes it when it is called.
     idle: bool,
     /// Whether it was called and waits for its memory.
@@ -178,6 +180,8 @@ impl From<v1::Allocation> for ReportedAllocation {
         Self {
             state: lower(allocation.state().as_str_name(), "ALLOCATION_STATE_"),
             called_in: allocation.called_in,
+            burst_weight: cards::weight(&allocation),
+            burst_priority: allocation.burst_priority(),
             idle: allocation.idle,
             waits_to_wake: allocation.waits_to_wake,
             suspend_when_idle_ms: allocation.suspend_when_idle_ms,
@@ -250,6 +254,7 @@ mod tests {
                 kind: Some(Kind::Pid(7)),
             }),
             state: v1::AllocationState::Draining.into(),
+            burst_weight_thousandths: Some(2500),
             ..v1::Allocation::default()
         };
         let list = v1::ListReply {
@@ -259,5 +264,6 @@ mod tests {
         let json = serde_json::to_value(AgentReport::new(list)).unwrap();
         assert_eq!(json["allocations"][0]["state"], "draining");
         assert_eq!(json["allocations"][0]["holder"]["pid"], 7);
+        assert_eq!(json["allocations"][0]["burst_weight"], 2.5);
     }
 }

@@ -1,35 +1,35 @@
-//! `apportion resize`: changes the limit of a running allocation.
+//! `apportion resize`: changes the limit of a running allocation, or what is guaranteed to it.
 //!
 //! A limit below the current use is accepted. The programs lose nothing, but get no more memory until they are below
 //! it.
 
-use apportion_abi::{Bytes, EscapedText, Share};
+use apportion_abi::EscapedText;
 use apportion_exit::CommandFailure;
 use apportion_proto::v1::{self, Allocation, ListReply, resize_reply};
 
 use crate::agent::connect_to_running;
 use crate::instance::TargetInstance;
 use crate::options::{ConnectionOptions, ResizeOptions};
-use crate::request;
+use crate::request::NewSize;
 use crate::{block_on, cards, output};
 
-/// Changes the limit on each card of the allocation.
+/// Changes the sizes on each card of the allocation.
 pub(crate) fn resize(
     resize: &ResizeOptions,
     address: ConnectionOptions,
 ) -> Result<(), CommandFailure> {
-    let size = request::new_size(resize.gpu_memory.as_deref(), resize.gpu_fraction.as_deref())?;
+    let size = NewSize::read(resize)?;
     let instance = TargetInstance::new(address)?;
     let error = block_on(async {
         let mut agent = connect_to_running(&instance).await?;
         let list = agent.list().await?;
         let allocation = find(&list, &resize.name)?;
-        let shares = new_shares(&list, allocation, size.share);
+        let shares = new_shares(&list, allocation, size);
         match agent.resize(allocation.id.clone(), shares).await?.result {
             Some(resize_reply::Result::Allocation(now)) => Ok(describe(allocation, &now)),
             Some(resize_reply::Result::Shortfall(shortfall)) => {
                 Err(CommandFailure::new(shortfall.sentence)
-                    .hint("the limit has not changed; `apportion top` shows who holds the memory"))
+                    .hint("nothing has changed; `apportion top` shows who holds the memory"))
             }
             None => Err(CommandFailure::new(
                 "the agent's answer to the resize is empty",
@@ -68,34 +68,44 @@ pub(crate) fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation
 }
 
 /// The share of each of the allocation's cards.
-fn new_shares(list: &ListReply, allocation: &Allocation, share: Share) -> Vec<v1::Share> {
+fn new_shares(list: &ListReply, allocation: &Allocation, size: NewSize) -> Vec<v1::Share> {
     allocation
         .grants
         .iter()
         .filter_map(|grant| {
             let card = list.cards.iter().find(|card| card.uuid == grant.card)?;
-            let bytes = share.bytes_of(cards::capacity(card)).0;
+            let share = size.share;
+            let bytes = share.map(|share| share.bytes_of(cards::capacity(card)));
             Some(v1::Share {
                 card: grant.card.clone(),
-                bytes,
-                limit_bytes: 0,
+                bytes: bytes.unwrap_or(cards::guaranteed(grant)).0,
+                // Zero keeps it.
+                limit_bytes: size.limit.map_or(0, |limit| limit.0),
             })
         })
         .collect()
 }
 
-/// One line for each card: the old and the new limit.
+/// One line for each card: the old and the new size.
 fn describe(before: &Allocation, now: &Allocation) -> String {
     now.grants
         .iter()
         .map(|grant| {
             let before = before.grants.iter().find(|old| old.card == grant.card);
-            let before = Bytes(before.map_or(0, |old| old.limit_bytes));
-            let limit = Bytes(grant.limit_bytes);
+            let (before, size) = (before.map_or_else(String::new, size_text), size_text(grant));
             let (name, card) = (EscapedText(&now.name), EscapedText(&grant.card));
-            format!("{name}: {before} -> {limit} on {card}\n")
+            format!("{name}: {before} -> {size} on {card}\n")
         })
         .collect()
+}
+
+/// The limit of a grant, or what is guaranteed and the limit above that.
+fn size_text(grant: &v1::Grant) -> String {
+    let (guaranteed, ceiling) = (cards::guaranteed(grant), cards::ceiling(grant));
+    match cards::is_elastic(grant) {
+        true => format!("{guaranteed} up to {ceiling}"),
+        false => ceiling.to_string(),
+    }
 }
 
 #[cfg(test)]

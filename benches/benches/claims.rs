@@ -136,7 +136,7 @@ impl ClaimBench {
                 limit_bytes: 0,
             }],
             ttl_ms: 60_000,
-            suspend_when_idle_ms: 0,
+            ..AllocateRequest::default()
         };
         let reply = self.client.allocate(request).await;
         let reply = reply.expect("the agent answers").into_inner();

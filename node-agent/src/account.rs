@@ -103,6 +103,8 @@ impl AccountFiles {
         if let Some(account) = Self::adopt(folder.clone()).filter(|account| account.names(cards)) {
             for (place, card) in cards.iter().enumerate() {
                 account.set(place, |words| words.set_limit(card.new.limit));
+                // An agent that was killed in the middle of a resize may have saved it, and not written it here.
+                account.set_range(card.new.uuid, card.burst);
             }
             return Ok(account);
         }

@@ -362,5 +362,6 @@ fn node(options: &AgentOptions, instance: &ServedInstance, driver: &NvmlDriver) 
         driver_limits: String::new(),
         driver_limits_absence: String::new(),
         suspends_bursts: options.cards.burst_reclaim == BurstReclaim::Suspend,
+        overcommit_hundredths: options.cards.gpu_memory_overcommit.hundredths(),
     }
 }

@@ -6,6 +6,7 @@
 //! follows the cluster, so that it can decide as soon as it leads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_exit::CommandFailure;
@@ -28,6 +29,7 @@ mod card_assignment;
 mod certificate_authority;
 mod claims;
 mod decide;
+mod devices;
 mod event;
 #[cfg(test)]
 mod fake_cluster;
@@ -187,7 +189,7 @@ struct Work {
     model: ClusterModel,
     events: UnboundedReceiver<SchedulerEvent>,
     questions: mpsc::Receiver<SchedulerQuery>,
-    api: api::ApiWriter,
+    api: Arc<api::ApiWriter>,
     nodes: AgentWorkers,
     /// Kinds whose first list has arrived.
     listed: BTreeSet<String>,
@@ -321,7 +323,9 @@ impl Work {
                 self.decided.remove(&pod.uid);
                 self.metrics.refused();
             }
-            SchedulerEvent::NotBound(pod, _) | SchedulerEvent::CalledIn(pod, _) => {
+            SchedulerEvent::NotBound(pod, _)
+            | SchedulerEvent::CalledIn(pod, _)
+            | SchedulerEvent::ClaimsReleased(pod) => {
                 self.decided.remove(&pod.uid);
             }
             SchedulerEvent::Evicted(_) => self.metrics.evicted(),
@@ -405,6 +409,8 @@ impl Work {
                 | SchedulerEffect::WriteAllocated { .. }
                 | SchedulerEffect::Evict(_)
                 | SchedulerEffect::DeleteClaim { .. }
+                | SchedulerEffect::ReserveClaims { .. }
+                | SchedulerEffect::ReleaseClaims { .. }
                 | SchedulerEffect::PublishEvent { .. }
                 | SchedulerEffect::WriteStatus(_)
                 | SchedulerEffect::WriteReadiness { .. }

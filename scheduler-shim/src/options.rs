@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use apportion_claims::binding::BINDING_TIMEOUT;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
@@ -25,7 +26,7 @@ pub(crate) struct SchedulerOptions {
 #[derive(Debug, Subcommand)]
 pub(crate) enum SchedulerCommand {
     /// Schedule the pods of a cluster
-    Run(SchedulerRunOptions),
+    Run(Box<SchedulerRunOptions>),
     /// Ask the running scheduler why a pod has its node, or waits
     Explain(SchedulerExplainOptions),
     /// Show the scheduling decisions for Kubernetes objects in files
@@ -80,6 +81,11 @@ pub(crate) struct SchedulerRunOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 30 * 24 * 60 * 60,
         value_parser = clap::value_parser!(u64).range(12..=31_536_000))]
     pub(crate) certificate_life: u64,
+
+    /// Seconds that devices with binding conditions may take to get ready before others are tried
+    #[arg(long, value_name = "SECONDS", default_value_t = BINDING_TIMEOUT.as_secs(),
+        value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub(crate) device_binding_timeout: u64,
 
     #[command(flatten)]
     pub(crate) choices: PolicyOptions,

@@ -10,6 +10,7 @@ use apportion_abi::EscapedText;
 use apportion_abi::names::ANNOTATION_BURST;
 use apportion_admission::Pod;
 use apportion_admission::limits::growing;
+use apportion_claims::binding::BindingClock;
 use apportion_kubernetes::since_epoch;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -50,7 +51,8 @@ pub(crate) fn run(asked: &SimulateOptions) -> Result<(), CommandFailure> {
     let mut snapshot =
         snapshot::snapshot(&inventory, schedulers, &nobody, &cards, now, &mut warnings);
     gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
-    claims::enter(&inventory, &mut snapshot.cluster, &BTreeMap::new());
+    let clock = BindingClock::at(now);
+    claims::enter(&inventory, &mut snapshot.cluster, &BTreeMap::new(), clock);
     asked.choices.enter(&inventory, &mut snapshot.cluster);
     numa::charge(&inventory, &mut snapshot.cluster);
     if let Some(mut usage) = usage {

@@ -133,7 +133,7 @@ impl Node {
                 limit_bytes: 0,
             }],
             ttl_ms: 0,
-            suspend_when_idle_ms: 0,
+            ..AllocateRequest::default()
         };
         self.ask(async |client| {
             let reply = client.allocate(request).await.expect("the agent answers");

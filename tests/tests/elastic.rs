@@ -184,10 +184,137 @@ fn combinations_that_make_no_sense_are_refused_with_their_numbers() {
         let refused = refused.fails_in_one_line(code);
         assert!(refused.contains(part), "{limit}: {refused}");
     }
-    let mut resize = host.simulated("resize");
-    let resized = CommandOutput::by(resize.args(["other", "--gpu-memory", "4Gi"]));
-    let resized = resized.fails_in_one_line(1);
-    assert!(resized.contains("cannot be resized"), "{resized}");
+}
+
+/// Runs `apportion resize` with these options.
+fn resize(host: &TestHost, options: &[&str]) -> CommandOutput {
+    CommandOutput::by(host.simulated("resize").args(options))
+}
+
+#[test]
+fn a_running_program_gets_another_guarantee_and_another_limit() {
+    let host = host();
+    let _agent = host.agent(&[]);
+    let mut serve = elastic(&host, "serve");
+    let mut other = elastic(&host, "other");
+    let info = |victim: &mut VictimProcess| victim.step("info").numbers[1];
+
+    // A lower guarantee: what is used stays, and is a burst.
+    let held = serve.step("alloc 2G").value();
+    let said = resize(&host, &["serve", "--gpu-memory", "1Gi"]).well().out;
+    assert!(
+        said.starts_with("serve: 3072 MiB up to 12.0 GiB -> 1024 MiB up to 12.0 GiB on GPU-"),
+        "{said}"
+    );
+    let refused = host.run(&["--gpu-memory", "12Gi"], &["true"]);
+    let refused = refused.fails_in_one_line(1);
+    assert!(refused.contains("by serve with 1324 MiB"), "{refused}");
+
+    // A lower limit than what is used: nothing is taken, and nothing more is given.
+    let more = serve.step("alloc 6G").value();
+    let _ = resize(&host, &["serve", "--gpu-memory-limit", "4Gi"]).well();
+    serve.step("alloc 2M").refused();
+    assert_eq!(info(&mut serve), 4 * GIB);
+    assert!(host.used() >= 8 * GIB);
+    serve.step(&format!("free {more}")).ok();
+    serve.step("alloc 1G").ok();
+    serve.step("alloc 1G").refused();
+
+    // A higher one: it may go there at once.
+    let _ = resize(&host, &["serve", "--gpu-memory-limit", "8Gi"]).well();
+    assert_eq!(info(&mut serve), 8 * GIB);
+    serve.step("alloc 4G").ok();
+
+    // A higher guarantee needs room beside what others use above theirs, and then nobody can take it.
+    let burst = other.step("alloc 7G").value();
+    let refused = resize(
+        &host,
+        &[
+            "serve",
+            "--gpu-memory",
+            "10Gi",
+            "--gpu-memory-limit",
+            "12Gi",
+        ],
+    );
+    let refused = refused.fails_in_one_line(1);
+    assert!(
+        refused.contains("held by other with ") && refused.contains("by other with "),
+        "{refused}"
+    );
+    other.step(&format!("free {burst}")).ok();
+    eventually(PATIENCE, "what the other has freed is free", || {
+        let options = [
+            "serve",
+            "--gpu-memory",
+            "13Gi",
+            "--gpu-memory-limit",
+            "13Gi",
+        ];
+        resize(&host, &options).code() == Some(0)
+    });
+    other.step("alloc 4G").refused();
+    serve.step(&format!("free {held}")).ok();
+    serve
+        .step(&format!("alloc {}", 13 * GIB - 5 * GIB - CONTEXT))
+        .ok();
+    serve.step("alloc 2M").refused();
+    other.step(&format!("alloc {}", GUARANTEED - CONTEXT)).ok();
+    assert!(host.high_water() <= CARD);
+    let grant = grant(&host, "serve");
+    assert_eq!(grant["guaranteed_bytes"], 13 * GIB);
+    assert_eq!(grant["limit_bytes"], 13 * GIB);
+}
+
+#[test]
+fn resizes_while_programs_allocate_and_agents_die_break_no_guarantee() {
+    let host = host();
+    let mut agent = host.agent(&["--tick", "20"]);
+    let names = ["a", "b", "c"];
+    let mut victims = names.map(|name| elastic(&host, name));
+    for (victim, seed) in victims.iter_mut().zip(1..) {
+        victim.begin(&format!("kills 120 {seed}"));
+    }
+    for round in 0..24 {
+        let name = names[round % names.len()];
+        let guaranteed = 1 + round * 7 % 5;
+        let (guaranteed, limit) = (
+            format!("{guaranteed}Gi"),
+            format!("{}Gi", guaranteed + round % 9),
+        );
+        let options = [
+            name,
+            "--gpu-memory",
+            &guaranteed,
+            "--gpu-memory-limit",
+            &limit,
+        ];
+        // Whether it is accepted depends on what the others use.
+        let _ = resize(&host, &options).code();
+        if round % 6 == 5 {
+            agent.kill();
+            agent = host.agent(&["--tick", "20"]);
+        }
+    }
+    for victim in &mut victims {
+        victim.finish().ok();
+    }
+    assert!(host.high_water() <= CARD);
+    for name in names {
+        let grant = grant(&host, name);
+        let [guaranteed, allowance, limit] =
+            ["guaranteed_bytes", "allowance_bytes", "limit_bytes"].map(|key| bytes(&grant[key]));
+        assert!(guaranteed <= allowance && allowance <= limit, "{grant}");
+    }
+    eventually(PATIENCE, "what the killed programs had is free", || {
+        host.used() == 3 * CONTEXT
+    });
+    // Everybody has its guarantee, at the same time.
+    for (victim, name) in victims.iter_mut().zip(names) {
+        let guaranteed = bytes(&grant(&host, name)["guaranteed_bytes"]);
+        victim.step(&format!("alloc {}", guaranteed - CONTEXT)).ok();
+    }
+    assert!(host.high_water() <= CARD);
 }
 
 #[test]
@@ -248,6 +375,28 @@ fn without_an_agent_a_program_keeps_its_allowance_and_is_refused_soon() {
         victim.step("alloc 3G").code == 0
     });
     assert!(host.high_water() <= CARD);
+}
+
+#[test]
+fn a_weight_is_shown_and_outlives_the_agent() {
+    let host = host();
+    let agent = host.agent(&[]);
+    let weighted = ["--burst-weight", "2.5", "--name", "heavy"];
+    let mut heavy = host.victim(&[&ELASTIC[..], &weighted].concat());
+    heavy.step("start").ok();
+    let _light = elastic(&host, "light");
+    let weight = |name: &str| {
+        let top = host.top();
+        let all = top["allocations"].as_array().expect("a list");
+        let found = all.iter().find(|of| of["name"] == name);
+        found.map_or(Value::Null, |of| of["burst_weight"].clone())
+    };
+    assert_eq!((weight("heavy"), weight("light")), (2.5.into(), 1.0.into()));
+    agent.kill();
+    let _agent = host.agent(&[]);
+    eventually(PATIENCE, "the next agent knows the weights", || {
+        (weight("heavy"), weight("light")) == (2.5.into(), 1.0.into())
+    });
 }
 
 #[test]

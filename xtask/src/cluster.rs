@@ -38,9 +38,13 @@ pub(crate) enum ClusterCommand {
     Build {
         #[command(flatten)]
         shape: ClusterOptions,
-        /// Also build the programs of other projects that suites run: operators, Kueue and NVIDIA's parts of a node.
+        /// Also build the programs of other projects that suites run: operators, Kueue, vCluster and NVIDIA's parts of a
+        /// node.
         #[arg(long)]
         others: bool,
+        /// Leave out the programs of this folder of tests/kubernetes, such as vcluster; can be repeated.
+        #[arg(long, value_name = "FOLDER", requires = "others")]
+        except: Vec<String>,
     },
     /// Start the cluster: etcd, the control plane, containerd, a kubelet and simulated GPUs.
     Up(ClusterOptions),
@@ -133,11 +137,15 @@ impl ClusterOptions {
 pub(crate) fn perform(workspace: &Workspace, task: ClusterCommand) -> Result<ExitCode> {
     let folder = folder(workspace)?;
     match task {
-        ClusterCommand::Build { shape, others } => {
+        ClusterCommand::Build {
+            shape,
+            others,
+            except,
+        } => {
             let kubernetes = programs(workspace, &shape)?.kubernetes;
             println!("Kubernetes {kubernetes} and the tools are built");
             if others {
-                binaries::others(&workspace.root.join("tests/kubernetes"))?;
+                binaries::others(&workspace.root.join("tests/kubernetes"), &except)?;
                 println!("the programs of other projects are built");
             }
         }

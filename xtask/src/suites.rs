@@ -116,8 +116,12 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if let [section, args @ ..] = args
         && section == "api"
     {
-        let mut api = workspace.cargo();
-        api.args(["run", "--release", "--package", "apportion-bench-api"]);
+        let package = "apportion-bench-api";
+        run(workspace
+            .cargo()
+            .args(["build", "--release", "--package", package]))?;
+        // Not by `cargo run`: that process becomes the bench, and the memory of its compilers would count as the bench's.
+        let mut api = Command::new(workspace.target.join("release").join(package));
         return run(with(api.env(STAGED, &staged), args));
     }
     let package = ["--package", "apportion-benches"];

@@ -42,6 +42,10 @@ struct KubectlExplanation {
     events: Vec<ExplainedEvent>,
 }
 
+/// Why a pod that runs makes no progress.
+const SUSPENDED: &str = "suspended: others were promised what it used above its guarantee; its CUDA calls wait, its GPU \
+     memory is in the host's memory, and the node's agent wakes it when there is room";
+
 /// The pod's share of a GPU.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -52,6 +56,8 @@ struct ExplainedShare {
     limit_bytes: i64,
     /// What is always there; the limit, except where the share may burst.
     guaranteed_bytes: i64,
+    /// Whether its processes sleep with their GPU memory in the host's memory.
+    suspended: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -107,6 +113,7 @@ pub(crate) async fn find(
 }
 
 /// The objects about a pod.
+#[derive(Default)]
 struct RelatedObjects {
     queue: Option<Option<Queue>>,
     group: Option<PodGroup>,
@@ -189,6 +196,7 @@ impl RelatedObjects {
                 container: holder.container,
                 limit_bytes: holder.limit_bytes,
                 guaranteed_bytes: guaranteed(holder.guaranteed_bytes, holder.limit_bytes),
+                suspended: holder.suspended,
             })
         });
         shares.collect()
@@ -231,6 +239,9 @@ impl RelatedObjects {
         let trouble_of_queue = in_use.map(|queue| queues::view(queue, 0, 0));
         if let Some(why) = trouble_of_queue.and_then(|view| view.trouble) {
             reasons.push(format!("its queue cannot be used: {why}"));
+        }
+        if self.shares(pod).iter().any(|share| share.suspended) {
+            reasons.push(SUSPENDED.to_owned());
         }
         reasons.extend(self.node.as_ref().and_then(trouble));
         reasons.extend(stuck(pod));
@@ -334,4 +345,53 @@ fn text(explanation: &KubectlExplanation) -> String {
         line(format!("{ago} ago: {kind} {reason}{times}: {message}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use apportion_crds::{GpuCard, GpuHolder, GpuNodeStatus};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_sleeps_for_others_is_told_so() {
+        let pod = json!({"metadata": {"name": "serve", "namespace": "team"},
+            "spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running"}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let explained = |suspended| {
+            let holder = GpuHolder {
+                namespace: Some("team".to_owned()),
+                pod: Some("serve".to_owned()),
+                limit_bytes: 12 << 30,
+                guaranteed_bytes: Some(4 << 30),
+                suspended,
+                ..GpuHolder::default()
+            };
+            let card = GpuCard {
+                holders: vec![holder],
+                ..GpuCard::default()
+            };
+            let mut node = GpuNode::new("n", Default::default());
+            node.status = Some(GpuNodeStatus {
+                cards: vec![card],
+                ..GpuNodeStatus::default()
+            });
+            let known = RelatedObjects {
+                node: Some(node),
+                ..RelatedObjects::default()
+            };
+            text(&known.explain(&pod))
+        };
+        let (running, asleep) = (explained(false), explained(true));
+        let share = "is guaranteed 4096 MiB and may use up to 12.0 GiB";
+        assert!(
+            running.contains(share) && !running.contains("suspended"),
+            "{running}"
+        );
+        assert!(
+            asleep.contains(share) && asleep.contains("  suspended: others were promised"),
+            "{asleep}"
+        );
+    }
 }

@@ -25,6 +25,8 @@ struct TopShare {
     /// What is always there; the limit, except where the share may burst.
     guaranteed_bytes: i64,
     limit_bytes: i64,
+    /// Whether its processes sleep with their GPU memory in the host's memory.
+    suspended: bool,
     /// What is guaranteed, as a part of the GPU's allocatable memory, in percent.
     percent: i64,
 }
@@ -41,13 +43,30 @@ const GUARANTEED: TableColumn<TopShare> = TableColumn {
     side: CellAlignment::Right,
 };
 
-/// The columns of a table of shares. What is guaranteed is shown if it differs from any limit.
+const STATE: TableColumn<TopShare> = TableColumn {
+    title: "STATE",
+    cell: |share| {
+        if share.suspended {
+            "suspended"
+        } else {
+            "running"
+        }
+        .to_owned()
+    },
+    side: CellAlignment::Left,
+};
+
+/// The columns of a table of shares. What is guaranteed is shown if it differs from any limit, and who sleeps if anybody
+/// does.
 fn columns(shares: &[TopShare]) -> Vec<TableColumn<TopShare>> {
     let mut columns = Vec::from(COLUMNS);
     let mut all = shares.iter();
     let limit = columns.iter().position(|column| column.title == "LIMIT");
     if let Some(limit) = limit.filter(|_| all.any(|of| of.guaranteed_bytes < of.limit_bytes)) {
         columns.insert(limit, GUARANTEED);
+    }
+    if shares.iter().any(|share| share.suspended) {
+        columns.push(STATE);
     }
     columns
 }
@@ -121,6 +140,7 @@ fn shares(gpu: &NodeGpu) -> impl Iterator<Item = TopShare> + '_ {
         uuid: gpu.card.uuid.clone(),
         guaranteed_bytes: guaranteed(holder.guaranteed_bytes, holder.limit_bytes),
         limit_bytes: holder.limit_bytes,
+        suspended: holder.suspended,
         percent: percent(
             guaranteed(holder.guaranteed_bytes, holder.limit_bytes),
             gpu.card.allocatable_bytes,
@@ -139,11 +159,11 @@ fn percent(part: i64, whole: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{TopShare, columns, percent};
+    use super::{TopShare, columns, lay_out, percent};
 
     #[test]
-    fn a_guarantee_is_shown_only_beside_limits_above_it() {
-        let share = |guaranteed_bytes| TopShare {
+    fn a_guarantee_is_shown_only_beside_limits_above_it_and_a_state_only_if_somebody_sleeps() {
+        let share = |guaranteed_bytes, suspended| TopShare {
             namespace: None,
             pod: None,
             container: "c".to_owned(),
@@ -152,14 +172,23 @@ mod tests {
             uuid: "GPU-1".to_owned(),
             guaranteed_bytes,
             limit_bytes: 2,
+            suspended,
             percent: 1,
         };
         let titles = |shares: &[TopShare]| {
             let all = columns(shares).into_iter().map(|column| column.title);
             all.collect::<Vec<_>>()
         };
-        assert!(!titles(&[share(2)]).contains(&"GUARANTEED"));
-        assert!(titles(&[share(2), share(1)]).contains(&"GUARANTEED"));
+        let fixed = titles(&[share(2, false)]);
+        assert!(!fixed.contains(&"GUARANTEED") && !fixed.contains(&"STATE"));
+        assert!(titles(&[share(2, false), share(1, false)]).contains(&"GUARANTEED"));
+        let shares = [share(1, true), share(1, false)];
+        assert_eq!(titles(&shares).last(), Some(&"STATE"));
+        let table = lay_out(&columns(&shares), &shares);
+        assert!(
+            table.contains("suspended") && table.contains("running"),
+            "{table}"
+        );
     }
 
     #[test]

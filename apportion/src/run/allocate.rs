@@ -169,6 +169,8 @@ async fn tie(
             shares,
             ttl_ms: 0,
             suspend_when_idle_ms: milliseconds(ask.suspend_when_idle),
+            burst_weight_thousandths: Some(ask.weight.thousandths()),
+            burst_priority: None,
         };
         let asked_ms = request.suspend_when_idle_ms;
         match agent.allocate(request, may_wait).await?.result {

@@ -86,9 +86,10 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         .enable_all()
         .build()?;
     println!("{}", surroundings(arguments));
-    if arguments.idle > 0 {
-        alone(&plane, Duration::from_secs(arguments.idle));
-    }
+    let alone = match arguments.idle {
+        0 => Vec::new(),
+        seconds => alone(&plane, Duration::from_secs(seconds)),
+    };
     let cluster = runtime.block_on(BenchCluster::make(&plane, arguments.nodes, arguments.cards))?;
     let delay = Duration::from_millis(arguments.delay);
     let kubeconfig = match arguments.delay {
@@ -149,7 +150,12 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         std::thread::sleep(time);
         println!("nothing to do, parts of a processor (0.015 for the API server):");
         for ((name, before), (_, after)) in before.iter().zip(&processes(&scheduler)) {
-            println!("  {name}: {:.3}", after.since(before).part_of(time));
+            let part = after.since(before).part_of(time);
+            let own = alone.iter().find(|(of, _)| of == name);
+            let more = own.map_or_else(String::new, |(_, own)| {
+                format!(", {:.3} more than alone", part - own)
+            });
+            println!("  {name}: {part:.3}{more}");
         }
         println!("what the API server was asked meanwhile, each minute:");
         for (name, count) in RequestCounts::of(&plane).since(&asked) {
@@ -173,16 +179,23 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
 }
 
 /// The cost of the control plane without a scheduler, which is not ours.
-fn alone(plane: &ControlPlane, time: Duration) {
+fn alone(plane: &ControlPlane, time: Duration) -> Vec<(&'static str, f64)> {
     // It first creates its own objects.
     std::thread::sleep(Duration::from_secs(20));
     let usage = || plane.processes().map(CpuTime::of);
     let before = usage();
     std::thread::sleep(time);
-    for ((name, before), after) in ["etcd", "kube-apiserver"].iter().zip(before).zip(usage()) {
+    let mut parts = Vec::new();
+    for ((name, before), after) in ["etcd", "kube-apiserver"]
+        .into_iter()
+        .zip(before)
+        .zip(usage())
+    {
         let part = after.since(&before).part_of(time);
         println!("{name} alone: {part:.3} of a processor");
+        parts.push((name, part));
     }
+    parts
 }
 
 /// Pods that reclaim cards. Any further eviction is a bug, on a busy machine too.

@@ -1,4 +1,4 @@
-//! Admission: new allocations and changed limits. Only `apportion_abi::fits` compares a request with the free
+//! Admission of new allocations. Only `apportion_abi::fits` compares a request with the free
 //! memory.
 
 use std::collections::BTreeSet;
@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use apportion_abi::{Bytes, CardRequest, CardUuid, Shortfall, fits};
 
 use crate::allocation::{Allocation, AllocationPhase, CardGrant, SuspensionCause, SuspensionPhase};
-
 use crate::burst_request::BurstRange;
 use crate::call_request::CallClaimant;
 use crate::card::Health;
@@ -65,6 +64,7 @@ impl Ledger {
         let PlacementProposal {
             key,
             name,
+            terms,
             ttl,
             idle_after,
             ..
@@ -79,6 +79,7 @@ impl Ledger {
             state,
             created: now,
             grants,
+            terms,
             is_whole: false,
             suspension: SuspensionPhase::Running,
             suspension_cause: SuspensionCause::Client,
@@ -117,72 +118,6 @@ impl Ledger {
         well_formed(&proposal.asks)
     }
 
-    pub(crate) fn resize(&mut self, id: &AllocationId, asks: &[CardRequest]) -> Vec<LedgerEffect> {
-        let changed = match self.change_limits(id, asks) {
-            Ok(changed) => changed,
-            Err(refusal) => return vec![LedgerEffect::Answer(Err(refusal))],
-        };
-        let mut effects = Vec::new();
-        if !changed.is_empty() {
-            effects.push(LedgerEffect::Save);
-            effects.extend(changed.into_iter().map(|ask| LedgerEffect::SetLimit {
-                id: id.clone(),
-                card: ask.card,
-                limit: ask.bytes,
-            }));
-            effects.push(self.notice(NoticeKind::Resized, id));
-        }
-        effects.push(LedgerEffect::Answer(Ok(id.clone())));
-        effects
-    }
-
-    /// Sets all new limits or none. Returns those that differ from the old ones.
-    fn change_limits(
-        &mut self,
-        id: &AllocationId,
-        asks: &[CardRequest],
-    ) -> Result<Vec<CardRequest>, AllocationRefusal> {
-        well_formed(asks)?;
-        let mut changed = Vec::new();
-        let allocation = self.find(id)?.clone();
-        if allocation.state == AllocationPhase::Draining {
-            return Err(AllocationRefusal::Draining(id.clone()));
-        }
-        if allocation.is_whole {
-            return Err(AllocationRefusal::Whole(id.clone()));
-        }
-        if allocation.suspension != SuspensionPhase::Running {
-            return Err(AllocationRefusal::Suspended(id.clone()));
-        }
-        if allocation.is_elastic() {
-            return Err(AllocationRefusal::Elastic(id.clone()));
-        }
-        for ask in asks {
-            let grant =
-                allocation
-                    .grant(ask.card)
-                    .ok_or_else(|| AllocationRefusal::NotGranted {
-                        id: id.clone(),
-                        card: ask.card,
-                    })?;
-            if ask.bytes > grant.limit {
-                let claimant = CallClaimant::Newcomer(allocation.key.clone());
-                self.judge(*ask, Some(id), &claimant)?;
-            }
-            if ask.bytes != grant.limit {
-                changed.push(*ask);
-            }
-        }
-        let generation = self.generation();
-        let allocation = self.find(id)?;
-        for ask in &changed {
-            if let Some(grant) = allocation.grant_mut(ask.card) {
-                set_limit(grant, *ask, generation);
-            }
-        }
-        Ok(changed)
-    }
-
     /// Whether a healthy card has room beside what all allocations but `except` hold, and what was called in before.
     pub(crate) fn judge(
         &self,
@@ -200,7 +135,7 @@ impl Ledger {
         holders.extend(self.calls_before(ask.card, Some(claimant)));
         fits(card.capacity, &holders, card.unmanaged, ask).map_err(|shortfall| {
             AllocationRefusal::Shortfall(Shortfall {
-                bursts: self.bursts(ask.card),
+                bursts: self.bursts(ask.card, except),
                 ..shortfall
             })
         })
@@ -218,18 +153,7 @@ impl Ledger {
     }
 }
 
-/// After a shrink the grant holds its old amount until a sample that began later shows the real use: the program may
-/// have used all of its old limit just before.
-fn set_limit(grant: &mut CardGrant, ask: CardRequest, generation: u64) {
-    if ask.bytes < grant.limit {
-        grant.shrunk = generation + 1;
-    }
-    grant.limit = ask.bytes;
-    grant.held = grant.held.max(ask.bytes);
-    grant.allowed = grant.allowed.max(ask.bytes);
-}
-
-fn well_formed(asks: &[CardRequest]) -> Result<(), AllocationRefusal> {
+pub(crate) fn well_formed(asks: &[CardRequest]) -> Result<(), AllocationRefusal> {
     let distinct: BTreeSet<_> = asks.iter().map(|ask| ask.card).collect();
     if asks.is_empty() {
         return Err(AllocationRefusal::Malformed("no GPU is named"));

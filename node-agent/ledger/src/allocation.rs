@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardUuid};
+use apportion_abi::{BurstTerms, Bytes, CardUuid};
 
 use crate::burst_request::BurstRange;
 use crate::estimate::OverheadEstimate;
@@ -183,6 +183,8 @@ pub struct Allocation {
     pub created: EpochMillis,
     /// One grant for each card, in the order of the request.
     pub grants: Vec<CardGrant>,
+    /// What it is worth beside others that burst. Of no meaning unless a grant is elastic.
+    pub terms: BurstTerms,
     /// Whether its containers have the cards to themselves, without the library between them and the driver.
     pub is_whole: bool,
     /// Whether its processes run or sleep.

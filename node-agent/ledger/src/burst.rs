@@ -11,10 +11,11 @@
 //! agent reads after it has lowered the limit are all that the program can get, and no sample has to confirm them. But a
 //! program can forge its claims. So the grant still holds what NVML last reported until the next sample.
 //!
-//! # Decision: max-min among those who ask
+//! # Decision: weighted max-min among those who ask
 //! A program that asks and does not get enough is remembered for a second. While others ask, too, an asker gets no more
-//! than its max-min part of all memory for bursts: everybody up to the same level, except those who need less, and those
-//! who use more already. What is used is not taken away here.
+//! than its max-min part of all memory for bursts: everybody up to the same level for its weight, except those who need
+//! less, and those who use more already. What is used is not taken away here. Those without a weight get what the others
+//! leave.
 //!
 //! [`LedgerEvent::Burst`]: crate::LedgerEvent::Burst
 //! [`LedgerEvent::Withdrawn`]: crate::LedgerEvent::Withdrawn
@@ -34,7 +35,7 @@ use crate::time::EpochMillis;
 
 mod fairness;
 
-use fairness::{BurstDemand, water_level};
+use fairness::{BurstDemand, fair_parts};
 
 /// An allowance grows by at least this much, so that not every small allocation has to ask.
 const SMALLEST_STEP: Bytes = Bytes::from_mib(64);
@@ -125,7 +126,7 @@ impl Ledger {
             let ceiling = ceilings.find(|ceiling| ceiling.card == ask.card);
             ranges.push(match ceiling {
                 Some(ceiling) if ceiling.bytes != ask.bytes => {
-                    self.check_ceiling(*ask, ceiling.bytes)?;
+                    self.check_ceiling(*ask, ceiling.bytes, None)?;
                     Some(BurstRange {
                         guaranteed: ask.bytes,
                         ceiling: ceiling.bytes,
@@ -137,7 +138,13 @@ impl Ledger {
         Ok(ranges)
     }
 
-    fn check_ceiling(&self, ask: CardRequest, limit: Bytes) -> Result<(), AllocationRefusal> {
+    /// Whether a share of `ask` may have this limit beside those of all allocations but `except`.
+    pub(crate) fn check_ceiling(
+        &self,
+        ask: CardRequest,
+        limit: Bytes,
+        except: Option<&AllocationId>,
+    ) -> Result<(), AllocationRefusal> {
         let CardRequest { card, bytes: asked } = ask;
         let found = self.card(card);
         let found = found.ok_or(AllocationRefusal::UnknownCard(card))?;
@@ -152,7 +159,8 @@ impl Ledger {
                 allocatable,
             });
         }
-        let others: Bytes = self.grants(card).map(|(_, grant)| grant.ceiling()).sum();
+        let others = self.grants(card).filter(|(of, _)| Some(&of.id) != except);
+        let others: Bytes = others.map(|(_, grant)| grant.ceiling()).sum();
         let (sum, bound) = (others.plus(limit), self.overcommit.of(allocatable));
         if sum > bound {
             return Err(AllocationRefusal::Overcommitted {
@@ -167,9 +175,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// Who uses how much above its guarantee, most first.
-    pub(crate) fn bursts(&self, card: CardUuid) -> Vec<Holder> {
+    /// Which others than `except` use how much above their guarantees, most first.
+    pub(crate) fn bursts(&self, card: CardUuid, except: Option<&AllocationId>) -> Vec<Holder> {
         let all = self.burst_holdings(card).into_iter();
+        let all = all.filter(|of| Some(&of.id) != except);
         let holder = |of: BurstHolding| Holder {
             name: of.name,
             bytes: of.bytes,
@@ -307,6 +316,8 @@ impl Ledger {
         grant.limit = whole_units(target.min(most));
         grant.held = grant.held.max(grant.limit);
         grant.allowed = grant.allowed.max(grant.limit);
+        // The program waits with an allocation that needs this much. So it is no part of what others can get.
+        grant.used = grant.used.max(wanted.min(grant.held));
         let limit = grant.limit;
         self.unmet.remove(&key);
         let (id, card) = (ask.id.clone(), ask.card);
@@ -331,17 +342,20 @@ impl Ledger {
             if allocation.id == *asker {
                 own = Some((range.guaranteed, demands.len()));
             }
-            demands.push(BurstDemand { used, wanted });
+            demands.push(BurstDemand {
+                used,
+                wanted,
+                weight: allocation.terms.weight,
+            });
         }
         let Some((guaranteed, at)) = own else {
             return Bytes::ZERO;
         };
-        let level = water_level(&demands, left);
-        let is_crowded = demands.iter().map(|demand| demand.wanted).sum::<Bytes>() > left;
-        match demands.get(at).filter(|_| is_crowded) {
-            Some(own) => guaranteed.plus(own.at(level)),
-            None => guaranteed.plus(left),
+        if demands.iter().map(|demand| demand.wanted).sum::<Bytes>() <= left {
+            return guaranteed.plus(left);
         }
+        let part = fair_parts(&demands, left).get(at).copied();
+        guaranteed.plus(part.unwrap_or_default())
     }
 
     /// What programs can get of a card: all of it, less memory without an allocation.

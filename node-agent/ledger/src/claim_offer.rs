@@ -64,7 +64,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use apportion_abi::{CardCapacity, CardRequest};
+    use apportion_abi::{BurstTerms, CardCapacity, CardRequest};
 
     use super::*;
     use crate::{
@@ -108,6 +108,7 @@ mod tests {
                 bytes: Bytes::from_mib(mib),
             }],
             ceilings: Vec::new(),
+            terms: BurstTerms::default(),
             ttl: Duration::from_secs(1),
             idle_after: None,
         };

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
+use apportion_abi::{
+    BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, OvercommitFactor, Shortfall,
+};
 
 use crate::allocation::{Allocation, AllocationOwner};
-use crate::burst_request::BurstRequest;
+use crate::burst_request::{BurstRange, BurstRequest};
 
 use crate::call_request::{CallClaimant, GuaranteeCall};
 use crate::card::Health;
 use crate::ids::{AllocationId, ProcessId};
-use crate::overcommit::OvercommitFactor;
 use crate::sample::NodeSample;
 
 /// What happens to a process that exceeds or bypasses its limit.
@@ -36,6 +37,8 @@ pub struct PlacementProposal {
     pub asks: Vec<CardRequest>,
     /// The limits of the cards whose limit is above what is asked for. `asks` is then what is guaranteed.
     pub ceilings: Vec<CardRequest>,
+    /// What it is worth beside others that burst.
+    pub terms: BurstTerms,
     /// How long the reservation waits for its commit.
     pub ttl: Duration,
     /// After how long without a call of the driver its processes are put to sleep; `None` for never.
@@ -91,10 +94,12 @@ pub enum LedgerEvent {
     Release {
         id: AllocationId,
     },
-    /// A client asks to change the limits of an allocation.
+    /// A client asks to change the limits of an allocation, or what is guaranteed to it.
     Resize {
         id: AllocationId,
         asks: Vec<CardRequest>,
+        /// The limits of elastic grants. One that is not named keeps a limit above its guarantee.
+        ceilings: Vec<CardRequest>,
     },
     /// A client asks to put the processes of an allocation to sleep.
     Suspend {
@@ -162,6 +167,13 @@ pub enum LedgerEffect {
         id: AllocationId,
         card: CardUuid,
         limit: Bytes,
+    },
+    /// Write the guarantee and the limit of an elastic grant into the account.
+    SetRange {
+        /// The allocation that owns the account.
+        id: AllocationId,
+        card: CardUuid,
+        range: BurstRange,
     },
     /// Write one overhead into the account.
     SetOverhead {
@@ -287,9 +299,16 @@ pub enum AllocationRefusal {
     /// The opposite is being done to the allocation.
     #[error("allocation {0} is being suspended or resumed; wait until that is done")]
     InTransition(AllocationId),
-    /// The allowance of its programs changes, so its guarantee can't yet.
-    #[error("allocation {0} has a limit above its guarantee and cannot be resized yet")]
-    Elastic(AllocationId),
+    /// The allocation sleeps for somebody else.
+    #[error(
+        "allocation {0} is suspended, because others need what it used above its guarantee; wait until it runs again"
+    )]
+    CalledIn(AllocationId),
+    /// The programs of the allocation have nowhere to ask for more.
+    #[error(
+        "allocation {0} was made without a limit above its request, so its programs cannot ask for more than that; start it anew with a limit"
+    )]
+    Fixed(AllocationId),
     /// The limit is below the guarantee.
     #[error(
         "the limit of {limit} on {card} is below the {asked} that are asked for; a limit is at least the request"

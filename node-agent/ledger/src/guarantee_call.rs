@@ -11,18 +11,24 @@
 //! when it is woken. An allocation that its own user suspends gives back all: the user said so.
 //!
 //! # Decision: nobody is put to sleep in vain
-//! The first one goes to sleep only if all that can sleep give back enough together, as far as is known. The largest
-//! burst goes first, so none of those that slept could have been spared.
+//! The first one goes to sleep only if all that can sleep give back enough together, as far as is known.
+//!
+//! # Decision: priority says who sleeps first, not who sleeps
+//! Of those who can sleep the lowest priority goes first, and among equals the largest burst for its weight. A newcomer's
+//! own priority does not count: what it was promised comes before all that others only borrow. Nor does a sleeper's when
+//! its turn comes. It cannot use even its guarantee while it sleeps, and would sleep for as long as one of a higher
+//! priority bursts.
 //!
 //! # Decision: an open call keeps what it waits for
 //! What a sleeper has given back would otherwise go to the next program that bursts. So programs that burst, and sleepers
 //! that wait, see the bytes of open calls as taken. Newcomers see only the calls of newcomers that came before them: a
 //! guarantee comes before a burst.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardRequest, CardUuid, Holder};
+use apportion_abi::{BurstTerms, Bytes, CardRequest, CardUuid, Holder};
 
 use crate::allocation::{
     Allocation, AllocationOwner, AllocationPhase, CardGrant, SuspensionCause, SuspensionPhase,
@@ -75,10 +81,26 @@ pub struct BurstHolding {
     pub name: String,
     /// What it uses above its guarantee.
     pub bytes: Bytes,
+    /// What it is worth beside others that burst.
+    pub terms: BurstTerms,
     /// Why it cannot be put to sleep, if the ledger knows a reason.
     pub obstacle: Option<CallObstacle>,
     /// Since when it runs.
     since: EpochMillis,
+}
+
+impl BurstHolding {
+    /// The order in which they are put to sleep: by priority, then by what they use for their weight. Whoever has no weight
+    /// uses more for it than anybody else.
+    fn sleeps_before(&self, other: &Self) -> Ordering {
+        let for_weight = |one: &Self, other: &Self| {
+            u128::from(one.bytes.0) * u128::from(other.terms.weight.thousandths())
+        };
+        (self.terms.priority.cmp(&other.terms.priority))
+            .then_with(|| for_weight(other, self).cmp(&for_weight(self, other)))
+            .then_with(|| other.bytes.cmp(&self.bytes))
+            .then_with(|| self.name.cmp(&other.name))
+    }
 }
 
 /// Whom the agent cannot put to sleep, and how long others have their turn.
@@ -130,9 +152,9 @@ impl Ledger {
         }
         let mut next = None;
         for (card, bytes) in missing(&|allocation, grant| self.settled(allocation, grant)) {
-            let able: Vec<_> = (self.burst_holdings(card).into_iter())
-                .filter(|of| self.can_sleep(now, claimant, of, terms))
-                .collect();
+            let mut able = self.burst_holdings(card);
+            able.retain(|of| self.can_sleep(now, claimant, of, terms));
+            able.sort_by(BurstHolding::sleeps_before);
             let together: Bytes = able.iter().map(|of| of.bytes).sum();
             if together < bytes {
                 return CallStep::Hopeless;
@@ -194,6 +216,7 @@ impl Ledger {
                     id: allocation.id.clone(),
                     name: allocation.name.clone(),
                     bytes,
+                    terms: allocation.terms,
                     obstacle: obstacle(allocation),
                     since: allocation.moved,
                 });

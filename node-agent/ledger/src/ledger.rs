@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder};
+use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder, OvercommitFactor};
 
 use crate::allocation::{Allocation, AllocationPhase, SuspensionCause};
 use crate::burst_request::UnmetBursts;
@@ -14,7 +14,6 @@ use crate::event::{
 };
 use crate::ids::AllocationId;
 use crate::offence::Offences;
-use crate::overcommit::OvercommitFactor;
 use crate::time::EpochMillis;
 
 /// The node's list of allocations.
@@ -113,7 +112,7 @@ impl Ledger {
                 self.taken_whole(now, &pod, name, &cards)
             }
             LedgerEvent::Release { id } => self.release(&id),
-            LedgerEvent::Resize { id, asks } => self.resize(&id, &asks),
+            LedgerEvent::Resize { id, asks, ceilings } => self.resize(&id, &asks, &ceilings),
             LedgerEvent::Suspend { id } => self.suspend(&id, SuspensionCause::Client),
             LedgerEvent::Idle { id } => self.suspend(&id, SuspensionCause::Idle),
             LedgerEvent::CallIn { id } => self.suspend(&id, SuspensionCause::Guarantee),

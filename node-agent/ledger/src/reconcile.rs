@@ -294,9 +294,10 @@ impl AccountView<'_> {
             .filter(|p| bypasses(p, exceeds_allowed))
             .map(|p| self.offence(NoticeKind::Bypassed, p));
         let bypassing: Vec<_> = bypassing.collect();
-        // The sample may have begun before an allowance was withdrawn, while `allowed` still has the old one.
+        // The sample may have begun before an allowance was withdrawn, while `allowed` still has the old one. Above the
+        // ceiling it is what a resize has left.
         let kept = match grant.burst {
-            Some(_) => grant.allowed,
+            Some(range) => grant.allowed.min(range.ceiling),
             None => grant.limit,
         };
         let exceeds = grant.nvml > kept;

@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, SHARE_UNIT};
+use apportion_abi::{
+    BurstTerms, BurstWeight, Bytes, CardCapacity, CardRequest, CardUuid, SHARE_UNIT,
+};
 use apportion_ledger::{
-    AccountSample, AllocationId, AllocationOwner, AllocationRefusal, BurstRequest, CallClaimant,
-    CallObstacle, CallStep, CallTerms, CardSample, ClaimWindow, EpochMillis, GuaranteeCall, Ledger,
-    LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy, PlacementProposal, ProcessId,
-    ProcessSample, SuspensionCause, SuspensionPhase,
+    AccountSample, AllocationId, AllocationOwner, AllocationRefusal, BurstHolding, BurstRequest,
+    CallClaimant, CallObstacle, CallStep, CallTerms, CardSample, ClaimWindow, EpochMillis,
+    GuaranteeCall, Ledger, LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy,
+    PlacementProposal, ProcessId, ProcessSample, SuspensionCause, SuspensionPhase,
 };
 use proptest::prelude::*;
 
@@ -104,6 +106,7 @@ impl CallingNode {
             name,
             asks: vec![request(guaranteed)],
             ceilings: vec![request(limit)],
+            terms: BurstTerms::default(),
             ttl: Duration::from_secs(3600),
             idle_after: None,
         }
@@ -128,9 +131,21 @@ impl CallingNode {
         Ok(id)
     }
 
-    /// Somebody comes. Waits if a call can help.
     fn arrive(&mut self, guaranteed: u64, limit: u64) -> Option<AllocationId> {
-        let proposal = self.proposal(guaranteed, limit);
+        self.arrive_with(guaranteed, limit, BurstTerms::default())
+    }
+
+    /// Somebody comes. Waits if a call can help.
+    fn arrive_with(
+        &mut self,
+        guaranteed: u64,
+        limit: u64,
+        terms: BurstTerms,
+    ) -> Option<AllocationId> {
+        let proposal = PlacementProposal {
+            terms,
+            ..self.proposal(guaranteed, limit)
+        };
         self.make_room(units(guaranteed));
         self.sample();
         match self.ledger.check(&proposal) {
@@ -321,6 +336,7 @@ impl CallingNode {
                 }
                 CallStep::Suspend(id) => {
                     prop_assert!(fits_at_best, "{id} would sleep in vain");
+                    self.goes_first(&id)?;
                     self.put_to_sleep(&id);
                 }
                 CallStep::Awaited => {}
@@ -329,6 +345,24 @@ impl CallingNode {
             self.waiting.push(newcomer);
         }
         self.wake()
+    }
+
+    /// Nobody who can sleep has a lower priority, or the same one and a larger burst for its weight.
+    fn goes_first(&self, id: &AllocationId) -> Result<(), TestCaseError> {
+        let holdings = self.ledger.burst_holdings(CARD);
+        let found = holdings.iter().find(|of| of.id == *id);
+        let first = found.expect("it bursts");
+        let for_weight = |one: &BurstHolding, other: &BurstHolding| {
+            one.bytes.0 * u64::from(other.terms.weight.thousandths())
+        };
+        let able = |of: &&BurstHolding| of.obstacle.is_none() && !self.unable.contains(&of.id);
+        for other in holdings.iter().filter(able) {
+            let (own, others) = (first.terms.priority, other.terms.priority);
+            let is_before = own < others
+                || (own == others && for_weight(first, other) >= for_weight(other, first));
+            prop_assert!(is_before, "{first:?} sleeps before {other:?}");
+        }
+        Ok(())
     }
 
     fn wake(&mut self) -> Result<(), TestCaseError> {
@@ -412,20 +446,43 @@ impl CallingNode {
 
 #[derive(Clone, Debug)]
 enum CallEvent {
-    Arrive { guaranteed: u64, more: u64 },
-    Use { which: usize, count: u64 },
-    Stick { which: usize },
-    End { which: usize },
-    GiveUp { which: usize },
+    Arrive {
+        guaranteed: u64,
+        more: u64,
+        terms: BurstTerms,
+    },
+    Use {
+        which: usize,
+        count: u64,
+    },
+    Stick {
+        which: usize,
+    },
+    End {
+        which: usize,
+    },
+    GiveUp {
+        which: usize,
+    },
     Act,
-    Wait { seconds: u64 },
+    Wait {
+        seconds: u64,
+    },
+}
+
+fn terms() -> impl Strategy<Value = BurstTerms> {
+    let weight = prop::sample::select(vec![0, 500, 1000, 1000, 3000]);
+    (weight, -1..2_i32).prop_map(|(thousandths, priority)| BurstTerms {
+        weight: BurstWeight::from_thousandths(thousandths).expect("a weight"),
+        priority,
+    })
 }
 
 fn event() -> impl Strategy<Value = CallEvent> {
     let which = 0..8_usize;
     prop_oneof![
-        4 => (1..400_u64, 0..900_u64)
-            .prop_map(|(guaranteed, more)| CallEvent::Arrive { guaranteed, more }),
+        4 => (1..400_u64, 0..900_u64, terms())
+            .prop_map(|(guaranteed, more, terms)| CallEvent::Arrive { guaranteed, more, terms }),
         5 => (which.clone(), 0..1000_u64).prop_map(|(which, count)| CallEvent::Use { which, count }),
         1 => which.clone().prop_map(|which| CallEvent::Stick { which }),
         1 => which.clone().prop_map(|which| CallEvent::End { which }),
@@ -451,8 +508,8 @@ proptest! {
         for event in events {
             let live: Vec<_> = node.programs.keys().cloned().collect();
             match event {
-                CallEvent::Arrive { guaranteed, more } => {
-                    node.arrive(guaranteed, (guaranteed + more).min(UNITS));
+                CallEvent::Arrive { guaranteed, more, terms } => {
+                    node.arrive_with(guaranteed, (guaranteed + more).min(UNITS), terms);
                 }
                 CallEvent::Use { which, count } => {
                     if let Some(id) = live.get(which) {

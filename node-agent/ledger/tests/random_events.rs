@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid};
+use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid};
 use apportion_ledger::{
     AccountSample, Allocation, AllocationId, AllocationOwner, AllocationPhase, CardSample,
     EpochMillis, Ledger, LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy, PlacementProposal,
@@ -53,6 +53,7 @@ fn proposal(key: u8, shares: &[(u8, u64)]) -> LedgerEvent {
         name,
         asks: asks(shares),
         ceilings: Vec::new(),
+        terms: BurstTerms::default(),
         ttl: TTL,
         idle_after: None,
     })
@@ -124,6 +125,7 @@ fn event(ledger: &Ledger, step: &LedgerStep) -> LedgerEvent {
         LedgerStep::Resize { which, card, bytes } => LedgerEvent::Resize {
             id: id(which),
             asks: asks(&[(*card, *bytes)]),
+            ceilings: Vec::new(),
         },
         LedgerStep::OwnerGone { which } => LedgerEvent::OwnerGone { id: id(which) },
         LedgerStep::Emptied { which } => LedgerEvent::Emptied { id: id(which) },

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid};
+use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid};
 use apportion_ledger::{
     AccountSample, AllocationId, AllocationOwner, AllocationRefusal, CardSample, ClaimWindow,
     EpochMillis, Ledger, LedgerEffect, LedgerEvent, LimitEnforcement, NodeSample, NoticeKind,
@@ -42,6 +42,7 @@ fn allocate(
         name: name.into(),
         asks,
         ceilings: Vec::new(),
+        terms: BurstTerms::default(),
         ttl,
         idle_after: None,
     };
@@ -70,6 +71,7 @@ fn resize(
         LedgerEvent::Resize {
             id: id.clone(),
             asks,
+            ceilings: Vec::new(),
         },
     ))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
+use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
 use apportion_ledger::{
     AccountSample, AllocationId, AllocationOwner, AllocationRefusal, CallClaimant, CardSample,
     ClaimWindow, EpochMillis, GuaranteeCall, Ledger, LedgerEffect, LedgerEvent, NodeSample,
@@ -55,6 +55,7 @@ fn reserved(
             card: CARD,
             bytes: Bytes(bytes),
         }],
+        terms: BurstTerms::default(),
         ttl: Duration::from_secs(1),
         idle_after: None,
     };
@@ -258,6 +259,7 @@ fn only_programs_of_this_machine_that_run_are_suspended() {
             card: CARD,
             bytes: Bytes(50),
         }],
+        ceilings: Vec::new(),
     };
     let refused = answer(&apply(&mut ledger, resize));
     assert_eq!(refused, Err(AllocationRefusal::Suspended(id.clone())));

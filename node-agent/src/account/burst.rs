@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
-use apportion_abi::account::{AccountOpenError, BurstMap, BurstTicket, CardBurst, LimitsMap};
+use apportion_abi::account::{
+    AccountOpenError, BurstMap, BurstTicket, CardBurst, LimitsMap, NewBurst,
+};
 use apportion_abi::{Bytes, CardUuid, SHARE_UNIT, paths};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
@@ -97,11 +99,14 @@ impl AccountFiles {
     }
 
     /// Lowers the allowance on a card to what is used, but not below the guarantee. Returns the new allowance; `None` if
-    /// the account is damaged, so that nobody knows what is used.
+    /// the account is damaged, so that nobody knows what is used, or if there is nothing to withdraw.
     ///
     /// A program publishes a claim, and reads the limit after that. So either its claim is in the sum that is read here
     /// after the limit was lowered, or the program sees the lower limit. The sum may contain claims that are withdrawn
     /// right away. Then some of the allowance stays, and goes the next time.
+    ///
+    /// After a resize more may be in use than is allowed. Then nothing is withdrawn, and the ledger goes on holding what
+    /// is used.
     pub(crate) fn withdraw(&self, card: CardUuid, guaranteed: Bytes) -> Option<Bytes> {
         let place = self.position(card)?;
         let words = self.limits.cards().get(place)?;
@@ -112,18 +117,25 @@ impl AccountFiles {
         let before = words.limits();
         let floor = || {
             let used = usage.claimed(place).plus(before.overhead);
-            used.rounded_up(SHARE_UNIT)
-                .max(guaranteed)
-                .min(before.limit)
+            let used = used.rounded_up(SHARE_UNIT);
+            (used <= before.limit).then(|| used.max(guaranteed).min(before.limit))
         };
-        let first = floor();
+        let first = floor()?;
         words.set_limit(first);
         fence(SeqCst);
-        let last = first.max(floor());
-        if last > first {
-            words.set_limit(last);
+        let last = floor().map(|last| last.max(first));
+        let limit = last.unwrap_or(before.limit);
+        if limit > first {
+            words.set_limit(limit);
         }
-        Some(last)
+        last
+    }
+
+    /// Writes the guarantee and the limit of an elastic share.
+    pub(crate) fn set_range(&self, card: CardUuid, range: NewBurst) {
+        if let Some(words) = self.burst_of(card) {
+            words.set_range(range);
+        }
     }
 
     /// The files that programs can write, and so must be able to open.

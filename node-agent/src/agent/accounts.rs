@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use apportion_abi::account::ShareSuspension;
+use apportion_abi::account::{NewBurst, ShareSuspension};
 use apportion_abi::{Bytes, CardUuid, ContainerRef};
 use apportion_ledger::{
-    AccountSample, Allocation, AllocationId, AllocationOwner, AllocationPhase, CardGrant,
-    ClaimWindow, Ledger, ProcessId, SuspensionPhase,
+    AccountSample, Allocation, AllocationId, AllocationOwner, AllocationPhase, BurstRange,
+    CardGrant, ClaimWindow, Ledger, ProcessId, SuspensionPhase,
 };
 use apportion_proto::v1;
 use tracing::{info, warn};
@@ -19,6 +19,14 @@ use crate::driver::reserve::ContextCost;
 use crate::processes::members::AllocationMembers;
 use crate::processes::namespace::PidNamespaces;
 use crate::processes::procfs;
+
+/// The numbers of an elastic grant, as its account has them.
+pub(super) fn new_burst(range: BurstRange) -> NewBurst {
+    NewBurst {
+        guaranteed: range.guaranteed,
+        ceiling: range.ceiling,
+    }
+}
 
 /// How many processes that claim membership are looked up for each account in one round.
 const STRANGERS: usize = 16;
@@ -96,6 +104,12 @@ impl AccountTable {
     pub(super) fn set_limit(&self, id: &AllocationId, card: CardUuid, limit: Bytes) {
         if let Some(account) = self.files.get(id) {
             account.set_limit(card, limit);
+        }
+    }
+
+    pub(super) fn set_range(&self, id: &AllocationId, card: CardUuid, range: BurstRange) {
+        if let Some(account) = self.files.get(id) {
+            account.set_range(card, new_burst(range));
         }
     }
 

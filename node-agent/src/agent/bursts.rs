@@ -136,11 +136,12 @@ impl AgentState {
                     self.make_room(ask.card, ask.bytes);
                 }
             }
-            LedgerEvent::Resize { id, asks } => {
+            LedgerEvent::Resize { id, asks, .. } => {
                 for ask in asks {
                     let grant = (self.ledger.allocation(id)).and_then(|of| of.grant(ask.card));
                     let held = grant.map_or(Bytes::ZERO, |grant| grant.held);
-                    self.make_room(ask.card, ask.bytes.minus(held));
+                    // What the share itself has above its guarantee counts for its new guarantee.
+                    self.make_room_beside(ask.card, ask.bytes.minus(held), Some(id));
                 }
             }
             LedgerEvent::Resume { id } => {
@@ -171,10 +172,16 @@ impl AgentState {
 
     /// Withdraws allowances on a card that are not used, until that much of it is held by nobody.
     pub(super) fn make_room(&mut self, card: CardUuid, bytes: Bytes) {
+        self.make_room_beside(card, bytes, None);
+    }
+
+    /// Does so with the allowances of all allocations but `except`.
+    fn make_room_beside(&mut self, card: CardUuid, bytes: Bytes, except: Option<&AllocationId>) {
         if self.ledger.has_room(card, bytes) {
             return;
         }
-        for (id, guaranteed) in self.ledger.withdrawable(card) {
+        let withdrawable = self.ledger.withdrawable(card).into_iter();
+        for (id, guaranteed) in withdrawable.filter(|(id, _)| Some(id) != except) {
             self.withdraw(id, card, guaranteed);
             if self.ledger.has_room(card, bytes) {
                 return;

@@ -20,6 +20,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::atomic_write;
 
+mod burst_terms;
+
+use burst_terms::TermsRecord;
+
 /// The version of the format.
 const VERSION: u32 = 1;
 
@@ -75,6 +79,8 @@ struct AllocationRecord {
     created_ms: u64,
     state: StateRecord,
     grants: Vec<GrantRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    burst: Option<TermsRecord>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     whole: bool,
     #[serde(default, skip_serializing_if = "SuspensionRecord::is_running")]
@@ -270,6 +276,7 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         created_ms: allocation.created.0,
         state,
         grants: allocation.grants.iter().map(grant).collect(),
+        burst: TermsRecord::of(allocation),
         whole: allocation.is_whole,
         suspension: SuspensionRecord::of(allocation.suspension),
         called_in: is_asleep_for(SuspensionCause::Guarantee),
@@ -308,6 +315,7 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
             .into_iter()
             .map(|record| grant(path, record))
             .collect::<Result<_, _>>()?,
+        terms: record.burst.map(Into::into).unwrap_or_default(),
         is_whole: record.whole,
         suspension: record.suspension.phase(),
         suspension_cause: match (record.called_in, record.idle) {
@@ -347,7 +355,7 @@ fn grant(path: &Path, record: GrantRecord) -> Result<CardGrant, CheckpointError>
 mod tests {
     use std::time::Duration;
 
-    use apportion_abi::{CardCapacity, CardRequest, CardUuid};
+    use apportion_abi::{BurstTerms, CardCapacity, CardRequest, CardUuid};
     use apportion_ledger::{LedgerEvent, OffenderPolicy, PlacementProposal};
 
     use super::*;
@@ -372,6 +380,7 @@ mod tests {
                 name,
                 asks,
                 ceilings: Vec::new(),
+                terms: BurstTerms::default(),
                 ttl,
                 idle_after: None,
             };
@@ -437,11 +446,16 @@ mod tests {
             card: CardUuid([3; 16]),
             bytes: Bytes(bytes),
         };
+        let terms = BurstTerms {
+            weight: "2.5".parse().unwrap(),
+            priority: -7,
+        };
         let proposal = PlacementProposal {
             key: "d".into(),
             name: "d".into(),
             asks: vec![share(30)],
             ceilings: vec![share(90)],
+            terms,
             ttl: Duration::from_secs(9),
             idle_after: None,
         };
@@ -454,8 +468,11 @@ mod tests {
             .collect();
         assert_eq!(ranges[0], [20, 20, 20].map(Bytes));
         assert_eq!(ranges[3], [30, 30, 90].map(Bytes));
+        assert_eq!(restored.allocations[3].terms, terms);
         let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(text.matches("ceiling_bytes").count(), 1, "{text}");
+        for field in ["ceiling_bytes", "weight_thousandths", "priority"] {
+            assert_eq!(text.matches(field).count(), 1, "{text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::{CardRequest, whole_units};
+use apportion_abi::{BurstTerms, CardRequest, whole_units};
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, ClaimOwner, Ledger, LedgerEvent,
     PlacementProposal,
@@ -91,6 +91,7 @@ impl NodeAgent {
             name: claim.pods.values().next().unwrap_or(&claim.name).clone(),
             asks,
             ceilings: Vec::new(),
+            terms: BurstTerms::default(),
             ttl: TTL,
             idle_after: None,
         };

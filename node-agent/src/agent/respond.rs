@@ -1,6 +1,5 @@
 //! Answers the requests that change something.
 
-use apportion_abi::CardRequest;
 use apportion_ledger::{
     AllocationId, AllocationOwner, AllocationRefusal, LedgerEvent, PlacementProposal, SlotEvent,
     SlotId,
@@ -13,7 +12,7 @@ use super::NodeAgent;
 use super::state::{AgentState, RequestOutcome};
 use crate::api::request::AgentRequest;
 use crate::api::tenant::TenantUid;
-use crate::api::wire;
+use crate::api::wire::{self, NewSizes};
 use crate::kubelet::allocate_strategy::AllocateStrategy;
 use crate::kubelet::rival_owner::RivalOwner;
 use crate::runtime::cri::RuntimeCapabilities;
@@ -46,7 +45,7 @@ impl NodeAgent {
                 drop(answer.send(self.state.commit(id, owner)));
             }
             AgentRequest::Release(id, answer) => drop(answer.send(release(&mut self.state, id))),
-            AgentRequest::Resize(id, asks, answer) => drop(answer.send(self.resize(id, asks))),
+            AgentRequest::Resize(id, sizes, answer) => drop(answer.send(self.resize(id, sizes))),
             AgentRequest::Suspend(id, answer) => self.suspend(id, answer),
             AgentRequest::Resume(id, answer) => self.resume(id, answer),
             AgentRequest::Runtime(facts, answer) => {
@@ -136,20 +135,20 @@ impl NodeAgent {
         tenant.may_have(&proposal.asks, &proposal.ceilings, &all, None, quota)
     }
 
-    fn resize(
-        &mut self,
-        id: AllocationId,
-        asks: Vec<CardRequest>,
-    ) -> Result<v1::ResizeReply, Status> {
+    fn resize(&mut self, id: AllocationId, sizes: NewSizes) -> Result<v1::ResizeReply, Status> {
         use v1::resize_reply::Result as Reply;
+        let NewSizes { asks, ceilings } = sizes;
         let all = self.state.ledger.allocations();
         let found = self.state.ledger.allocation(&id);
         if let Some(tenant) = found.and_then(|found| TenantUid::of(&found.key)) {
-            tenant.may_have(&asks, &[], &all, Some(&id), self.options.api.user_quota)?;
+            let quota = self.options.api.user_quota;
+            tenant.may_have(&asks, &ceilings, &all, Some(&id), quota)?;
         }
+        let cards = asks.iter().map(|ask| ask.card).collect();
         let result = match self.state.apply(LedgerEvent::Resize {
             id: id.clone(),
             asks,
+            ceilings,
         }) {
             RequestOutcome::Answered(Err(AllocationRefusal::Shortfall(shortfall))) => {
                 Reply::Shortfall(wire::shortfall(&shortfall))
@@ -159,6 +158,7 @@ impl NodeAgent {
                 Reply::Allocation(self.state.found(&id)?)
             }
         };
+        self.state.show_reachable(&cards);
         // Only a sample that begins after the shrink shows what it has freed.
         self.state.sample();
         Ok(v1::ResizeReply {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use apportion_abi::BurstTerms;
 use apportion_exit::error_chain;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, LedgerEvent, SuspensionCause,
@@ -121,6 +122,7 @@ fn orphan(state: &mut AgentState, id: &AllocationId) -> Option<Allocation> {
         state: AllocationPhase::Draining,
         created: now(),
         grants: account.grants,
+        terms: BurstTerms::default(),
         is_whole: false,
         // Some of its processes may run. NVML shows what they have, and a resume wakes the others.
         suspension: match account.is_suspended {

@@ -4,7 +4,7 @@
 //! cannot be created or the checkpoint cannot be written.
 
 use apportion_abi::CardUuid;
-use apportion_abi::account::{NewBurst, NewCard, ShareSuspension};
+use apportion_abi::account::{NewCard, ShareSuspension};
 use apportion_exit::error_chain;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, AllocationRefusal, CardGrant,
@@ -15,7 +15,7 @@ use apportion_proto::v1;
 use tonic::Status;
 use tracing::{error, warn};
 
-use super::accounts::AccountTable;
+use super::accounts::{AccountTable, new_burst};
 use super::burst_listeners::BurstListeners;
 use super::cards::CardInventory;
 use super::clock::now;
@@ -123,6 +123,9 @@ impl AgentState {
             LedgerEffect::SetLimit { id, card, limit } => {
                 self.accounts.set_limit(&id, card, limit);
             }
+            LedgerEffect::SetRange { id, card, range } => {
+                self.accounts.set_range(&id, card, range);
+            }
             LedgerEffect::SetOverhead { id, card, overhead } => {
                 self.accounts.set_overhead(&id, card, overhead);
             }
@@ -181,10 +184,7 @@ impl AgentState {
             limit: grant.limit,
             context_reserve: cost.first,
         };
-        let burst = grant.burst.map_or(NewBurst::default(), |range| NewBurst {
-            guaranteed: range.guaranteed,
-            ceiling: range.ceiling,
-        });
+        let burst = grant.burst.map(new_burst).unwrap_or_default();
         AccountCard { new, cost, burst }
     }
 
@@ -397,6 +397,7 @@ fn revocable(ledger: &Ledger, event: &LedgerEvent) -> Option<Allocation> {
 fn is_of(effect: &LedgerEffect, id: &AllocationId) -> bool {
     match effect {
         LedgerEffect::SetLimit { id: of, .. }
+        | LedgerEffect::SetRange { id: of, .. }
         | LedgerEffect::SetOverhead { id: of, .. }
         | LedgerEffect::SetSuspended { id: of, .. } => of == id,
         LedgerEffect::Notice(notice) => notice.allocation.iter().any(|(of, _)| of == id),

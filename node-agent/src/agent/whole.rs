@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardRequest, CardUuid};
+use apportion_abi::{BurstTerms, Bytes, CardRequest, CardUuid};
 use apportion_ledger::{
     AllocationId, AllocationOwner, Ledger, LedgerEvent, PlacementProposal, WholeCardId,
 };
@@ -167,6 +167,7 @@ fn proposal(
             })
             .collect(),
         ceilings: Vec::new(),
+        terms: BurstTerms::default(),
         ttl,
         idle_after: None,
     }

@@ -1,6 +1,5 @@
 //! Requests to the agent's loop. Reading needs none, because every reader has the view.
 
-use apportion_abi::CardRequest;
 use std::collections::BTreeSet;
 
 use apportion_ledger::{AllocationId, AllocationOwner, PlacementProposal, SlotId, WholeCardId};
@@ -8,6 +7,7 @@ use apportion_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
+use crate::api::wire::NewSizes;
 use crate::claims::claim_request::ClaimRequest;
 use crate::kubelet::allocate_strategy::AllocateStrategy;
 use crate::kubelet::rival_owner::RivalOwner;
@@ -38,7 +38,7 @@ pub(crate) enum AgentRequest {
     ),
     Commit(AllocationId, AllocationOwner, Answer<v1::CommitReply>),
     Release(AllocationId, Answer<v1::ReleaseReply>),
-    Resize(AllocationId, Vec<CardRequest>, Answer<v1::ResizeReply>),
+    Resize(AllocationId, NewSizes, Answer<v1::ResizeReply>),
     Suspend(AllocationId, Answer<v1::SuspendReply>),
     Resume(AllocationId, Answer<v1::ResumeReply>),
     /// The container runtime is known. The answer is the delivery strategy.

@@ -214,9 +214,9 @@ impl Agent for AgentService {
     ) -> Result<Response<v1::ResizeReply>, Status> {
         let tenant = tenant(&request);
         let v1::ResizeRequest { id, shares } = request.into_inner();
-        let (id, asks) = (wire::id(id), wire::new_sizes(&shares)?);
+        let (id, sizes) = (wire::id(id), wire::new_sizes(&shares)?);
         self.may_change(tenant, &id)?;
-        self.ask(|answer| request::AgentRequest::Resize(id, asks, answer))
+        self.ask(|answer| request::AgentRequest::Resize(id, sizes, answer))
             .await
     }
 

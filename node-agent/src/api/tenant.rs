@@ -3,7 +3,7 @@
 //! The kernel identifies the caller. The key of an allocation names its owner: the agent prefixes the user's key
 //! with the uid. So no user can name an allocation of another one, and the owner is in the checkpoint.
 
-use apportion_abi::{Bytes, CardRequest, CardUuid, ContainerRef};
+use apportion_abi::{BurstTerms, Bytes, CardRequest, CardUuid, ContainerRef};
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, PlacementProposal, SuspensionCause, SuspensionPhase,
 };
@@ -41,8 +41,22 @@ impl TenantUid {
             let why = format!("the name {:?} is that of a pod", proposal.name);
             return Err(Status::invalid_argument(why));
         }
+        self.may_burst(proposal.terms)?;
         let key = format!("user {} {}", self.0, proposal.key);
         Ok(PlacementProposal { key, ..proposal })
+    }
+
+    /// Refuses what would put this user before others: like `nice`, a user can only step back.
+    fn may_burst(self, BurstTerms { weight, priority }: BurstTerms) -> Result<(), Status> {
+        let most = BurstTerms::default();
+        if weight.thousandths() > most.weight.thousandths() || priority > most.priority {
+            let why = format!(
+                "user {} asked to burst with weight {weight} and priority {priority}; users of a shared agent get at most weight {} and priority {}",
+                self.0, most.weight, most.priority
+            );
+            return Err(Status::permission_denied(why));
+        }
+        Ok(())
     }
 
     /// Whether this user may change an allocation with this key.
@@ -126,6 +140,7 @@ mod tests {
             name: name.into(),
             asks: Vec::new(),
             ceilings: Vec::new(),
+            terms: BurstTerms::default(),
             ttl: std::time::Duration::ZERO,
             idle_after: None,
         };
@@ -139,6 +154,20 @@ mod tests {
                 .proposal(proposal("a", "kube-system/dns/main"))
                 .is_err()
         );
+        let with_terms = |weight: &str, priority| {
+            let terms = BurstTerms {
+                weight: weight.parse().unwrap(),
+                priority,
+            };
+            TenantUid(1000).proposal(PlacementProposal {
+                terms,
+                ..proposal("a", "train")
+            })
+        };
+        assert!(with_terms("0.5", -3).is_ok(), "a user can step back");
+        for refused in [with_terms("1.001", 0), with_terms("1", 1)] {
+            assert_eq!(refused.unwrap_err().code(), tonic::Code::PermissionDenied);
+        }
         let id = AllocationId("1-1".into());
         assert!(TenantUid(1000).may_change(&id, Some(&made.key)).is_ok());
         for key in [None, Some("run-1-2"), Some("user 1001 a")] {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardRequest, Shortfall, whole_units};
+use apportion_abi::{BurstTerms, BurstWeight, Bytes, CardRequest, Shortfall, whole_units};
 use apportion_ledger::{
     AllocationId, AllocationOwner, AllocationPhase, AllocationRefusal, Health, LimitEnforcement,
     NoticeKind, OffenderPolicy, PlacementProposal, SuspensionPhase,
@@ -27,6 +27,8 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
         name,
         shares,
         ttl_ms,
+        burst_weight_thousandths,
+        burst_priority,
         suspend_when_idle_ms,
     } = request;
     for (field, text) in [("idempotency_key", &key), ("name", &name)] {
@@ -48,9 +50,33 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
         name,
         asks: asks(&shares)?,
         ceilings: ceilings(&shares)?,
+        terms: BurstTerms {
+            weight: weight(burst_weight_thousandths)?,
+            priority: burst_priority.unwrap_or_default(),
+        },
         ttl,
         idle_after: (suspend_when_idle_ms > 0).then(|| Duration::from_millis(suspend_when_idle_ms)),
     })
+}
+
+/// The weight of a share. Older clients do not send one.
+fn weight(thousandths: Option<u32>) -> Result<BurstWeight, Status> {
+    let Some(thousandths) = thousandths else {
+        return Ok(BurstWeight::default());
+    };
+    BurstWeight::from_thousandths(thousandths).ok_or_else(|| {
+        let most = BurstWeight::LARGEST;
+        let why = format!("burst_weight_thousandths {thousandths} is above a weight of {most}");
+        Status::invalid_argument(why)
+    })
+}
+
+/// What a resize asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NewSizes {
+    pub(crate) asks: Vec<CardRequest>,
+    /// The limits that are named.
+    pub(crate) ceilings: Vec<CardRequest>,
 }
 
 /// The requested shares, rounded down to whole units of 2 MiB.
@@ -80,14 +106,12 @@ fn ceilings(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
     asks(&limits.collect::<Vec<_>>())
 }
 
-/// The new sizes of a resize request.
-pub(crate) fn new_sizes(shares: &[v1::Share]) -> Result<Vec<CardRequest>, Status> {
-    if shares.iter().any(|share| share.limit_bytes > 0) {
-        let why =
-            "a resize changes the whole share; it cannot set a limit above what is guaranteed";
-        return Err(Status::invalid_argument(why));
-    }
-    asks(shares)
+/// The new sizes of a resize request, and the new limits.
+pub(crate) fn new_sizes(shares: &[v1::Share]) -> Result<NewSizes, Status> {
+    Ok(NewSizes {
+        asks: asks(shares)?,
+        ceilings: ceilings(shares)?,
+    })
 }
 
 /// The owner that a commit names. `caller` is the caller's pid from the kernel. A caller on another machine can name
@@ -135,7 +159,8 @@ pub(crate) fn status(refusal: &AllocationRefusal) -> Status {
         | AllocationRefusal::Uncommitted(_)
         | AllocationRefusal::Suspended(_)
         | AllocationRefusal::InTransition(_)
-        | AllocationRefusal::Elastic(_)
+        | AllocationRefusal::CalledIn(_)
+        | AllocationRefusal::Fixed(_)
         | AllocationRefusal::Overcommitted { .. }
         | AllocationRefusal::Whole(_) => Status::failed_precondition(text),
     }
@@ -253,5 +278,30 @@ pub(crate) fn event_kind(kind: NoticeKind) -> v1::EventKind {
         NoticeKind::CardUnhealthy => v1::EventKind::CardUnhealthy,
         NoticeKind::CardLost => v1::EventKind::CardLost,
         NoticeKind::CardHealthy => v1::EventKind::CardHealthy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_clients_burst_with_weight_one_and_an_absurd_weight_is_refused() {
+        let terms = |burst_weight_thousandths, burst_priority| {
+            let request = v1::AllocateRequest {
+                idempotency_key: "a".to_owned(),
+                name: "a".to_owned(),
+                burst_weight_thousandths,
+                burst_priority,
+                ..v1::AllocateRequest::default()
+            };
+            proposal(request).map(|proposal| proposal.terms)
+        };
+        assert_eq!(terms(None, None).unwrap(), BurstTerms::default());
+        let given = terms(Some(0), Some(-5)).unwrap();
+        assert_eq!((given.weight, given.priority), (BurstWeight::NONE, -5));
+        let refused = terms(Some(1_000_000_001), None).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        assert!(refused.message().contains("above a weight of 1000000"));
     }
 }

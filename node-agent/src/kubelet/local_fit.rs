@@ -6,7 +6,9 @@
 use std::time::{Duration, Instant};
 
 use apportion_abi::names::{ANNOTATION_FRACTION_LIMIT, ANNOTATION_MEMORY_LIMIT};
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid, GpuRequest, Share, whole_units};
+use apportion_abi::{
+    BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, GpuRequest, Share, whole_units,
+};
 use apportion_kubernetes::Quantity;
 use apportion_ledger::{AllocationId, AllocationOwner, AllocationRefusal, PlacementProposal};
 use apportion_proto::v1;
@@ -95,6 +97,7 @@ impl LocalFit {
             name: facts.name.clone(),
             ceilings: limit.map_or_else(Vec::new, |limit| ceilings(&cards, &asks, limit)),
             asks,
+            terms: BurstTerms::default(),
             ttl: TTL,
             idle_after: None,
         };

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use apportion_abi::units::parse_time;
-use apportion_abi::{Bytes, paths};
-use apportion_ledger::{OffenderPolicy, OvercommitFactor};
+use apportion_abi::{Bytes, OvercommitFactor, paths};
+use apportion_ledger::OffenderPolicy;
 use clap::{Args, ValueEnum};
 
 use crate::driver::Sizes;

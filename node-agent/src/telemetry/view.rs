@@ -174,6 +174,8 @@ pub(crate) fn allocation(
             && is_asleep_for(SuspensionCause::Idle)
             && account.is_some_and(AccountFiles::is_called),
         suspend_when_idle_ms: idle_after.map_or(0, |idle| u64::try_from(idle).unwrap_or(u64::MAX)),
+        burst_weight_thousandths: Some(allocation.terms.weight.thousandths()),
+        burst_priority: Some(allocation.terms.priority),
     }
 }
 

@@ -306,7 +306,7 @@ pub(crate) async fn wish(client: &mut AgentClient, name: &str, mib: u64) -> Allo
             limit_bytes: 0,
         }],
         ttl_ms: 0,
-        suspend_when_idle_ms: 0,
+        ..AllocateRequest::default()
     }
 }
 

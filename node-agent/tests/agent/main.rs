@@ -6,6 +6,7 @@
 
 mod chart;
 mod checkpoint;
+mod elastic;
 mod health;
 mod host;
 mod ledger;

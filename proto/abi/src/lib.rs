@@ -9,18 +9,22 @@
 extern crate alloc;
 
 pub mod account;
+pub mod burst_terms;
 pub mod capacity;
 pub mod escape;
 pub mod exit;
 pub mod names;
+pub mod overcommit;
 pub mod paths;
 pub mod request;
 pub mod units;
 pub mod uuid;
 pub mod workload;
 
+pub use burst_terms::{BurstTerms, BurstWeight, NotABurstWeight};
 pub use capacity::{BurstHolders, CardCapacity, CardRequest, Holder, Shortfall, fits};
 pub use escape::EscapedText;
+pub use overcommit::OvercommitFactor;
 pub use request::{GpuFraction, GpuRequest, RequestError, SHARE_UNIT, Share, whole_units};
 pub use units::Bytes;
 pub use uuid::CardUuid;

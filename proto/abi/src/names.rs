@@ -119,7 +119,7 @@ names! {
         ANNOTATION_CARDS "apportion.dev/cards" "annotation of a pod", value: "`UUID=BYTES`, separated by commas",
             written_by: "scheduler", read_by: "scheduler", "GPUs of the pod, with the bytes of each";
         ANNOTATION_ALLOCATED "apportion.dev/allocated" "annotation of a pod",
-            value: "`gpu-memory=MIB` or `gpu-fraction=PART`", written_by: "scheduler", read_by: "webhook, scheduler",
+            value: "`gpu-memory=MIB` or `gpu-fraction=PART`; of a pod that may burst all its requests and limits, with commas", written_by: "scheduler", read_by: "webhook, scheduler",
             "Request that these bytes were given for. While it differs from the pod's request, a resize is pending";
         ANNOTATION_RECEIVED "received-resource-type" "annotation of a pod", value: "`Regular`, `Fraction` or `MigInstance`",
             written_by: "scheduler", read_by: "scheduler", "Whether the pod has whole GPUs, shares or MIG partitions";

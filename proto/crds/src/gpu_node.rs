@@ -65,6 +65,11 @@ pub struct GpuNodeStatus {
     /// The agent's TCP address, `HOST:PORT`. Absent if it serves none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_address: Option<String>,
+    /// Up to how many per cent of a GPU's allocatable memory the limits on it may add up: `--gpu-memory-overcommit` of the
+    /// agent, 400 for four times. It counts for shares whose limit is above what they are guaranteed. Absent if the agent
+    /// does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overcommit_percent: Option<i64>,
     /// The GPUs, in NVML's order.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["uuid"]))]

@@ -45,6 +45,10 @@ pub struct Node {
     /// Whether programs that use more than their guarantee are suspended where somebody else was promised what they use.
     #[prost(bool, tag = "20")]
     pub suspends_bursts: bool,
+    /// Up to how many hundredths of a card's allocatable memory the limits on it may add up, if one of them is above what is
+    /// guaranteed; 0 from an agent that doesn't say.
+    #[prost(uint32, tag = "30")]
+    pub overcommit_hundredths: u32,
 }
 /// One card at the latest sample.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -107,7 +111,8 @@ pub struct Share {
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
     /// The most that it may use of it, at least `bytes`, which then is what is guaranteed; 0 if both are the same. Rounded
-    /// as `bytes` is. A resize refuses it.
+    /// as `bytes` is. In a resize 0 keeps the limit of a share that has one above its guarantee. A share that was allocated
+    /// without such a limit cannot get one.
     #[prost(uint64, tag = "3")]
     pub limit_bytes: u64,
 }
@@ -128,6 +133,13 @@ pub struct AllocateRequest {
     /// After how long without a call of the driver its processes are put to sleep, until they call; 0 for never.
     #[prost(uint64, tag = "20")]
     pub suspend_when_idle_ms: u64,
+    /// What parts of the memory that nobody was guaranteed it gets beside others, in thousandths, at most 1000000000. 0 gets
+    /// only what others leave. Absent is 1000, a weight of 1. Without a limit above `bytes` it means nothing.
+    #[prost(uint32, optional, tag = "30")]
+    pub burst_weight_thousandths: ::core::option::Option<u32>,
+    /// The pod's priority: of those that use more than was guaranteed, the lowest is suspended first. Absent is 0.
+    #[prost(int32, optional, tag = "31")]
+    pub burst_priority: ::core::option::Option<i32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AllocateReply {
@@ -399,6 +411,11 @@ pub struct Allocation {
     /// After how long without a call of the driver they are put to sleep; 0 for never.
     #[prost(uint64, tag = "23")]
     pub suspend_when_idle_ms: u64,
+    /// As they were asked for; an agent that doesn't say treats all alike.
+    #[prost(uint32, optional, tag = "30")]
+    pub burst_weight_thousandths: ::core::option::Option<u32>,
+    #[prost(int32, optional, tag = "31")]
+    pub burst_priority: ::core::option::Option<i32>,
 }
 /// What an allocation has of one card.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -971,7 +988,7 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("apportion.v1.Agent", "Release"));
             self.inner.unary(req, path, codec).await
         }
-        /// Changes the limits of a live allocation.
+        /// Changes the limits of a live allocation, or what is guaranteed to it.
         pub async fn resize(
             &mut self,
             request: impl tonic::IntoRequest<super::ResizeRequest>,
@@ -1112,7 +1129,7 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::ReleaseRequest>,
         ) -> std::result::Result<tonic::Response<super::ReleaseReply>, tonic::Status>;
-        /// Changes the limits of a live allocation.
+        /// Changes the limits of a live allocation, or what is guaranteed to it.
         async fn resize(
             &self,
             request: tonic::Request<super::ResizeRequest>,

@@ -213,5 +213,10 @@ pub fn validate_update(
     if asked(old) == asked(new) && old.spec.containers == new.spec.containers {
         return Ok(());
     }
-    validate(new, settings)
+    limits::check_mark(old, new)?;
+    let settings = AdmissionSettings {
+        request_below_limit: limits::setting_of(old, settings.request_below_limit),
+        ..settings.clone()
+    };
+    validate(new, &settings)
 }

@@ -34,7 +34,7 @@ pub enum RequestBelowLimit {
 }
 
 /// The value of the mark of pods that may burst.
-const MAY: &str = "true";
+pub const MAY: &str = "true";
 
 /// Whether a pod is marked: its request is guaranteed, and it may burst up to its limit.
 #[must_use]
@@ -49,6 +49,26 @@ pub fn mark(pod: &mut Pod, setting: RequestBelowLimit) {
     annotations.remove(names::BURST);
     if may {
         annotations.insert(names::BURST.to_owned(), MAY.to_owned());
+    }
+}
+
+/// The setting for an update of a pod. A pod that runs keeps the meaning that it was created with.
+pub(crate) fn setting_of(old: &Pod, setting: RequestBelowLimit) -> RequestBelowLimit {
+    if may_burst(old) && !old.spec.node_name.is_empty() {
+        RequestBelowLimit::Burst
+    } else {
+        setting
+    }
+}
+
+/// Checks that an update leaves the mark alone.
+///
+/// # Errors
+/// [`PodRefusal::BurstMark`] if it writes one.
+pub(crate) fn check_mark(old: &Pod, new: &Pod) -> Result<(), PodRefusal> {
+    match new.annotation(names::BURST) {
+        Some(mark) if old.annotation(names::BURST) != Some(mark) => Err(PodRefusal::BurstMark),
+        Some(_) | None => Ok(()),
     }
 }
 

@@ -157,7 +157,7 @@ pub enum PodRefusal {
     Growing(Box<BurstableShare>),
     /// The mark of pods that may burst, written by hand.
     #[error(
-        "apportion.dev/gpu-memory-burst may only be written by the webhook, and here a limit above the request is charged"
+        "apportion.dev/gpu-memory-burst may only be written by the webhook, on a pod with a limit above its request, when the pod is created and if such pods may burst"
     )]
     BurstMark,
     /// A pod that may burst and is guaranteed less than the smallest share.

@@ -12,8 +12,8 @@
 //!
 //! # Not followed
 //!
-//! Devices with binding conditions, slices that skip node operations, compatibility groups and derived attributes: such
-//! devices are not given, and such requests are refused.
+//! Slices that skip node operations, compatibility groups and derived attributes: such devices are not given, and such
+//! requests are refused.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -10,6 +10,7 @@
 pub mod allocate;
 pub mod amount;
 pub mod attribute;
+pub mod binding;
 pub mod objects;
 
 mod capacity;

@@ -89,8 +89,10 @@ pub struct Device {
     pub taints: Vec<DeviceTaint>,
     /// Whether an allocation of it is for the node alone, whichever nodes reach it.
     pub binds_to_node: bool,
-    /// What must hold before a pod is bound. Not followed: such devices are not allocated.
+    /// Conditions that must hold before a pod is bound.
     pub binding_conditions: Vec<String>,
+    /// Conditions of which none may hold: the device will not be ready.
+    pub binding_failure_conditions: Vec<String>,
     /// Whether several claims may have it at the same time.
     pub allow_multiple_allocations: bool,
 }
@@ -373,6 +375,31 @@ pub struct ResourceClaimStatus {
     pub allocation: Option<AllocationResult>,
     /// The pods that may use them.
     pub reserved_for: Vec<ConsumerReference>,
+    /// What the drivers say about them.
+    pub devices: Vec<AllocatedDeviceStatus>,
+}
+
+/// What a driver says about a device of a claim.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct AllocatedDeviceStatus {
+    pub driver: String,
+    pub pool: String,
+    pub device: String,
+    pub conditions: Vec<DeviceCondition>,
+}
+
+/// A condition of a device.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DeviceCondition {
+    /// Its name.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether it holds: `True`, `False` or `Unknown`.
+    pub status: String,
+    pub reason: String,
+    pub message: String,
 }
 
 /// A user of a claim.
@@ -397,6 +424,9 @@ pub struct AllocationResult {
     /// The nodes that reach them; missing is all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
+    /// When they were written into the claim, in the API server's form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocation_timestamp: Option<String>,
 }
 
 /// The devices of an allocation.
@@ -432,4 +462,10 @@ pub struct AllocatedDevice {
     /// How much of the device.
     #[serde(skip_serializing_if = "CapacityMap::is_empty")]
     pub consumed_capacity: CapacityMap,
+    /// Conditions that must hold before a pod is bound.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub binding_conditions: Vec<String>,
+    /// Conditions of which none may hold: the device will not be ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub binding_failure_conditions: Vec<String>,
 }

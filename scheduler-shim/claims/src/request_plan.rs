@@ -81,9 +81,6 @@ impl<'a> NodeDevices<'a> {
     ) -> Result<bool, String> {
         let known = self.slice(index);
         let device = self.device(index);
-        if !device.binding_conditions.is_empty() {
-            return Ok(false);
-        }
         let of_class = plan.class.spec.selectors.iter().map(|one| (true, one));
         let own = plan.terms.selectors.iter().map(|one| (false, one));
         for (is_of_class, DeviceSelector { cel }) in of_class.chain(own) {

@@ -365,6 +365,57 @@ fn settings_of_classes_and_claims_come_with_the_allocation() {
 }
 
 #[test]
+fn an_allocation_keeps_what_a_device_needs_before_a_pod_is_bound() {
+    let conditions =
+        json!({"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]});
+    let mut device = json!({"name": "a", "bindsToNode": true});
+    let fields = conditions.as_object().unwrap().clone();
+    device.as_object_mut().unwrap().extend(fields);
+    let slices = json!([slice(
+        "s0",
+        1,
+        1,
+        &json!({"allNodes": true, "devices": [device]})
+    ),]);
+    let case = Case::new(json!([])).slices(slices).asks(json!({}));
+    let result = json!(read_cluster::allocate_in(&case.cluster).unwrap()[0]);
+    let given = &result["devices"]["results"][0];
+    for field in ["bindingConditions", "bindingFailureConditions"] {
+        assert_eq!(given[field], conditions[field]);
+    }
+    let fields = &result["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"];
+    assert_eq!(
+        fields[0]["values"],
+        json!(["here"]),
+        "it is for the node alone"
+    );
+}
+
+#[test]
+fn pools_with_binding_conditions_come_last() {
+    let pool = |name: &str, device: Value| {
+        let mut pool = slice(
+            name,
+            1,
+            1,
+            &json!({"nodeName": "here", "devices": [device]}),
+        );
+        pool["spec"]["pool"]["name"] = json!(name);
+        pool
+    };
+    let slices = json!([
+        pool(
+            "p0",
+            json!({"name": "slow", "bindingConditions": ["attached"]})
+        ),
+        pool("p1", json!({"name": "quick"})),
+    ]);
+    let case = Case::new(json!([])).slices(slices).asks(json!({}));
+    case.gives(&["r=quick"]);
+    case.asks(json!({})).gives(&["r=quick", "r=slow"]);
+}
+
+#[test]
 fn what_is_not_understood_is_refused_and_never_given() {
     let case = |terms: Value| Case::new(devices(&[("a", 0)])).asks(terms);
     case(json!({"deviceClassName": "tpu"}))
@@ -381,8 +432,6 @@ fn what_is_not_understood_is_refused_and_never_given() {
     let nothing = Case::new(devices(&[("a", 0)])).claim(json!([{"name": "r"}]), json!([]));
     nothing.refuses("claim c0, request r: it asks for nothing that is known");
     let unsupported = "claim c0, request r: wants 1 device of class gpu, 0 free (1 with features that are not supported)";
-    let conditions = json!([{"name": "a", "bindingConditions": ["ready"]}]);
-    Case::new(conditions).asks(json!({})).refuses(unsupported);
     let skips =
         json!({"nodeName": "here", "skipNodeOperations": ["x"], "devices": [{"name": "a"}]});
     let skips = Case::new(json!([]))

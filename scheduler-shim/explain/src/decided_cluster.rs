@@ -38,6 +38,8 @@ pub struct DecidedCluster<'a> {
     card_sizes: (Bytes, Bytes),
     /// Cards by node, with the bytes of each that pods hold.
     cards: BTreeMap<String, BTreeMap<String, Vec<Holder>>>,
+    /// What the limits on each of these cards add up to.
+    limits: BTreeMap<(String, String), Bytes>,
     /// Display names of cards, by node and by the policy's name.
     names: BTreeMap<(String, String), String>,
     /// Holders of whole cards without a name, by node.
@@ -75,6 +77,7 @@ pub fn decide(now: Duration, cluster: &Cluster) -> DecidedCluster<'_> {
             .collect(),
         card_sizes: card_sizes(cluster),
         cards: BTreeMap::new(),
+        limits: BTreeMap::new(),
         names: BTreeMap::new(),
         whole: BTreeMap::new(),
         session,
@@ -143,10 +146,15 @@ impl<'a> DecidedCluster<'a> {
                     let cards = self.cards.entry(node.name.clone()).or_default();
                     for card in &placement.cards {
                         let holders = cards.entry(card.clone()).or_default();
+                        let size = node.size_of(card);
+                        let bytes = share_of(task, size);
+                        let key = (node.name.clone(), card.clone());
+                        let limits = self.limits.entry(key).or_default();
+                        *limits = limits.plus(task.ceiling(size, bytes));
                         if holds {
                             holders.push(Holder {
                                 name: name.clone(),
-                                bytes: share_of(task, node.size_of(card)),
+                                bytes,
                             });
                         }
                     }
@@ -192,6 +200,13 @@ impl<'a> DecidedCluster<'a> {
             .filter(|(_, holders)| !holders.is_empty())
             .map(|(card, holders)| (self.card_name(node, card), holders.as_slice()))
             .collect()
+    }
+
+    /// What the limits on a card add up to, by its display name. Pods that wait for their place count, too.
+    pub fn limits_on(&self, node: &str, card: &str) -> Bytes {
+        let all = self.limits.iter();
+        let here = all.filter(|((on, name), _)| on == node && self.card_name(node, name) == card);
+        here.map(|(_, limits)| *limits).sum()
     }
 
     /// The pods that hold whole cards of a node, with how many.

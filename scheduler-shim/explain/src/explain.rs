@@ -42,6 +42,7 @@ pub fn explain(
             asks: None,
             decision,
             resize: None,
+            devices: None,
             nodes: Vec::new(),
             queues: Vec::new(),
             unblocked_if: Vec::new(),
@@ -57,6 +58,7 @@ pub fn explain(
         asks: Some(unblock::ask(task)),
         decision,
         resize: None,
+        devices: None,
         nodes: match waits {
             Some(_) => unschedulable::nodes(snapshot, decided, task),
             None => here(snapshot, decided, task),

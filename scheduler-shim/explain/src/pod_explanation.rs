@@ -25,6 +25,9 @@ pub struct PodExplanation {
     /// The resize that it waits for, and why. Only the running scheduler knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resize: Option<String>,
+    /// The devices that it waits for before it is bound. Only the running scheduler knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<String>,
     pub(crate) nodes: Vec<NodeView>,
     /// The pod's queue and those above it.
     pub(crate) queues: Vec<QueueView>,
@@ -38,8 +41,8 @@ impl fmt::Display for PodExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         line(f, format_args!("pod {}", self.pod))?;
         line(f, format_args!("  {}", self.decision))?;
-        if let Some(resize) = &self.resize {
-            line(f, format_args!("  {resize}"))?;
+        for more in [&self.resize, &self.devices].into_iter().flatten() {
+            line(f, format_args!("  {more}"))?;
         }
         if let (Some(job), Some(queue), Some(priority)) = (&self.job, &self.queue, self.priority) {
             let kind = match self.preemptible {

@@ -17,6 +17,8 @@ pub(crate) enum UnmetRequirement {
     /// Whole cards or partitions.
     Gpus,
     GpuMemory,
+    /// Room for the pod's limit among the limits on its cards.
+    GpuLimits,
     /// NUMA zones that can align the pod.
     Numa,
     /// Pods that match the pod's affinity.
@@ -41,6 +43,7 @@ impl UnmetRequirement {
             Self::Claims => "didn't have the claimed devices",
             Self::Gpus => "didn't have enough resources: GPUs",
             Self::GpuMemory => "didn't have enough resources: GPU memory",
+            Self::GpuLimits => "didn't allow so much more in limits of GPU memory",
             Self::Numa => "couldn't align the pod with NUMA zones",
             Self::Affinity => "didn't match pod affinity rules",
             Self::AntiAffinity => "didn't match pod anti-affinity rules",

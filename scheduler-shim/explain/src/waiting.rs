@@ -180,6 +180,7 @@ impl WaitDiagnosis<'_, '_> {
     fn views(&mut self, task: &Task) -> &[NodeView] {
         let Task {
             cards,
+            limit,
             cpu_millis,
             memory,
             node_affinity,
@@ -189,7 +190,7 @@ impl WaitDiagnosis<'_, '_> {
         } = task;
         let claims: Vec<&String> = task.all_claims().collect();
         let key = format!(
-            "{cards:?} {cpu_millis} {memory} {node_affinity:?} {claims:?} {is_guaranteed} {containers:?}"
+            "{cards:?} {limit:?} {cpu_millis} {memory} {node_affinity:?} {claims:?} {is_guaranteed} {containers:?}"
         );
         let (snapshot, decided) = (self.snapshot, self.decided);
         let views = self.views.entry(key);

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub use apportion_abi::names::{ANNOTATION_CARDS as CARDS, ANNOTATION_RECEIVED as RECEIVED};
-use apportion_abi::{Bytes, SHARE_UNIT, Share};
+use apportion_abi::{Bytes, OvercommitFactor, SHARE_UNIT, Share};
 use apportion_groups::ObjectView;
 use apportion_policy::Cluster;
 use apportion_policy::cluster::{
@@ -129,6 +129,8 @@ pub fn request_of(shares: &[CardShare]) -> TaskGpuRequest {
 pub struct CardInventory {
     /// The cards of nodes.
     pub listed: BTreeMap<String, Vec<ListedCard>>,
+    /// How far the limits on a card may exceed it, by node, where the agent says so.
+    pub overcommit: BTreeMap<String, OvercommitFactor>,
     /// The cards of pods, by namespace and name.
     pub on: BTreeMap<String, Vec<String>>,
     /// Whether shares need slots, as in a running cluster; in files no webhook has added them yet.
@@ -138,10 +140,11 @@ pub struct CardInventory {
 }
 
 impl CardInventory {
-    /// Sets the cards of a node.
+    /// Sets the cards of a node, and what its agent says about limits.
     pub fn list(&self, node: &mut Node) {
         let listed = self.listed.get(&node.name);
         node.listed = listed.cloned().unwrap_or_default();
+        node.overcommit = self.overcommit.get(&node.name).copied();
     }
 
     /// Removes the whole cards of a foreign pod from its node: those that it is known to be on, else the largest.
@@ -165,7 +168,24 @@ impl CardInventory {
 }
 
 /// What is held of cards by nothing that the policy decides on: by card, and whether it is about to be released.
-pub type ForeignHoldings<'a> = BTreeMap<(&'a str, bool), Bytes>;
+pub type ForeignHoldings<'a> = BTreeMap<(&'a str, bool), ForeignHolding>;
+
+/// What is held of a card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForeignHolding {
+    /// How much of its memory.
+    pub bytes: Bytes,
+    /// What the limits of the shares among it add up to. Memory without a share has none.
+    pub limits: Bytes,
+}
+
+impl ForeignHolding {
+    /// Adds a share.
+    pub fn add(&mut self, bytes: Bytes, limit: Bytes) {
+        self.bytes = self.bytes.plus(bytes);
+        self.limits = self.limits.plus(limit);
+    }
+}
 
 /// Adds foreign holdings of a node's cards as pods that nobody may move.
 pub fn add_strangers(cluster: &mut Cluster, node: &str, held: ForeignHoldings<'_>) {
@@ -184,13 +204,13 @@ pub fn add_strangers(cluster: &mut Cluster, node: &str, held: ForeignHoldings<'_
         },
         tasks: held
             .into_iter()
-            .map(|((card, is_leaving), bytes)| stranger(node, card, is_leaving, bytes))
+            .map(|((card, is_leaving), holding)| stranger(node, card, is_leaving, holding))
             .collect(),
         ..Job::default()
     }));
 }
 
-fn stranger(node: &str, card: &str, is_leaving: bool, bytes: Bytes) -> Task {
+fn stranger(node: &str, card: &str, is_leaving: bool, holding: ForeignHolding) -> Task {
     let (kind, status) = if is_leaving {
         ("leaving", TaskStatus::Releasing)
     } else {
@@ -203,9 +223,10 @@ fn stranger(node: &str, card: &str, is_leaving: bool, bytes: Bytes) -> Task {
         node: Some(node.to_owned()),
         on: vec![card.to_owned()],
         cards: TaskGpuRequest::Shared {
-            share: held(bytes),
+            share: held(holding.bytes),
             devices: 1,
         },
+        foreign_limits: Some(holding.limits),
         ..Task::default()
     }
 }
@@ -234,7 +255,15 @@ mod tests {
 
     #[test]
     fn what_is_held_counts_in_full_units() {
-        let stranger = stranger("node", "card", false, Bytes(300 * Bytes::MIB + 1));
+        let holding = ForeignHolding {
+            bytes: Bytes(300 * Bytes::MIB + 1),
+            limits: Bytes::ZERO,
+        };
+        let stranger = stranger("node", "card", false, holding);
+        assert_eq!(
+            stranger.ceiling(Bytes::from_mib(1000), Bytes(1)),
+            Bytes::ZERO
+        );
         let TaskGpuRequest::Shared { share, .. } = stranger.cards else {
             unreachable!("it holds a part of a card");
         };

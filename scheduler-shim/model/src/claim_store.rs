@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use apportion_abi::names::LABEL_QUEUE;
 use apportion_claims::DeviceInventory;
 use apportion_claims::objects::{
-    AllocationResult, DeviceClass, DeviceRequest, RequestTerms, ResourceClaim, ResourceSlice,
+    AllocationResult, DeviceClass, DeviceRequest, RequestTerms, ResourceClaim, ResourceClaimStatus,
+    ResourceSlice,
 };
 use apportion_groups::ObjectView;
 use serde_json::Value;
@@ -176,6 +177,12 @@ impl ClaimStore {
     /// What a claim has in its status, by namespace and name.
     pub fn allocation(&self, claim: &str) -> Option<&AllocationResult> {
         self.claims.get(claim)?.claim.status.allocation.as_ref()
+    }
+
+    /// The status of a claim and the version of its object, by namespace and name.
+    pub fn status(&self, claim: &str) -> Option<(&ResourceClaimStatus, &str)> {
+        let known = self.claims.get(claim)?;
+        Some((&known.claim.status, &known.version))
     }
 
     /// The UID of a claim, by namespace and name.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
 use apportion_claims::DeviceInventory;
+use apportion_claims::binding::BindingClock;
 use apportion_claims::objects::AllocationResult;
 use apportion_policy::cluster::ResourceClaim as PolicyClaim;
 use apportion_policy::cluster::{Cluster, DeviceGrant, Job};
@@ -41,8 +42,14 @@ pub fn of_templates(inventory: &ObjectInventory) -> Vec<Value> {
     made.collect()
 }
 
-/// Adds the claims to the cluster, and who allocates devices for them.
-pub fn enter(inventory: &ObjectInventory, cluster: &mut Cluster, assumed: &AssumedAllocations) {
+/// Adds the claims to the cluster, and who allocates devices for them. A claim whose devices do not get ready is
+/// unusable until it has lost them.
+pub fn enter(
+    inventory: &ObjectInventory,
+    cluster: &mut Cluster,
+    assumed: &AssumedAllocations,
+    clock: BindingClock,
+) {
     let store = &inventory.claims;
     let devices = store.devices.read().unwrap_or_else(PoisonError::into_inner);
     let mut counted = devices.devices_of_nodes(|class| is_of_cards(&devices, class));
@@ -68,9 +75,12 @@ pub fn enter(inventory: &ObjectInventory, cluster: &mut Cluster, assumed: &Assum
             let shown = || known.claim.status.allocation.clone().map(Arc::new);
             let pod = known.extends.as_ref().map(|(pod, _)| name_in_memory(pod));
             let mut names = [Some(name), pod.as_ref()].into_iter().flatten();
-            let allocation = names.find_map(|name| assumed.get(name)).cloned();
-            let allocation = allocation.or_else(shown);
-            let claim = read(name, known, &devices, &users, allocation);
+            let decided = names.find_map(|name| assumed.get(name)).cloned();
+            let failure = || clock.failure(&known.claim.status);
+            let failure = decided.is_none().then(failure).flatten();
+            let allocation = decided.or_else(shown);
+            let mut claim = read(name, known, &devices, &users, allocation);
+            claim.defect = claim.defect.or(failure);
             as_extended(claim, &extended)
         })
         .collect();

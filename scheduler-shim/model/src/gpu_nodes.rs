@@ -5,13 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use apportion_abi::Bytes;
+use apportion_abi::{Bytes, OvercommitFactor};
 use apportion_groups::ObjectView;
 use apportion_policy::Cluster;
 use apportion_policy::cluster::ListedCard;
 use serde_json::Value;
 
-use super::cards::{CardInventory, ForeignHoldings, add_strangers, written};
+use super::cards::{CardInventory, ForeignHolding, ForeignHoldings, add_strangers, written};
 use super::inventory::ObjectInventory;
 use super::object_kinds::GPU_NODE;
 use super::pods;
@@ -22,6 +22,9 @@ pub fn known(inventory: &ObjectInventory) -> CardInventory {
     for object in inventory.all(GPU_NODE.1) {
         let listed = cards(object).map(listed).collect();
         known.listed.insert(object.name().to_owned(), listed);
+        if let Some(factor) = overcommit(object) {
+            known.overcommit.insert(object.name().to_owned(), factor);
+        }
         for card in cards(object) {
             for pod in holders(card).filter_map(pod) {
                 let on = known.on.entry(pod).or_default();
@@ -55,16 +58,26 @@ pub fn enter_strangers(inventory: &ObjectInventory, cluster: &mut Cluster) {
                 let pod = pod(holder);
                 pod.is_none_or(|pod| !here.contains(&pod))
             });
-            let shares = strange.map(|holder| guaranteed(holder).0);
-            let sum = shares.fold(bytes(&card["unmanagedBytes"]).0, u64::saturating_add);
-            if sum > 0 && is_left {
-                held.insert((name, false), Bytes(sum));
+            let mut holding = ForeignHolding {
+                bytes: bytes(&card["unmanagedBytes"]),
+                limits: Bytes::ZERO,
+            };
+            for holder in strange {
+                holding.add(guaranteed(holder), bytes(&holder["limitBytes"]));
+            }
+            if holding.bytes > Bytes::ZERO && is_left {
+                held.insert((name, false), holding);
             }
         }
         if !held.is_empty() {
             add_strangers(cluster, object.name(), held);
         }
     }
+}
+
+fn overcommit(object: ObjectView<'_>) -> Option<OvercommitFactor> {
+    let percent = object.json()["status"]["overcommitPercent"].as_u64()?;
+    OvercommitFactor::from_hundredths(u32::try_from(percent).ok()?)
 }
 
 fn cards(object: ObjectView<'_>) -> impl Iterator<Item = &Value> {

@@ -14,7 +14,7 @@ use super::parsed_objects::ParsedPod;
 use super::pod_group_terms::{PodGroupTerms, grace};
 
 /// The priority of a group whose class does not exist.
-const PRIORITY: i32 = 50;
+pub(crate) const PRIORITY: i32 = 50;
 /// From this priority on, a group is preemptible only if it says so.
 const FIRST_NON_PREEMPTIBLE: i32 = 100;
 
@@ -122,9 +122,7 @@ impl JobReadContext<'_> {
 
     fn priority(&self, group: &PodGroupTerms, warnings: &mut ObjectWarnings) -> i32 {
         let class = &group.priority_class;
-        let found = self.inventory.find("PriorityClass", "", class);
-        let value = found.and_then(|class| class.json()["value"].as_i64());
-        match value.and_then(|value| i32::try_from(value).ok()) {
+        match priority_of(class, self.inventory) {
             Some(value) => value,
             None => {
                 warnings.add(
@@ -137,4 +135,11 @@ impl JobReadContext<'_> {
             }
         }
     }
+}
+
+/// The priority of a class, if it exists.
+pub(crate) fn priority_of(class: &str, inventory: &ObjectInventory) -> Option<i32> {
+    let found = inventory.find("PriorityClass", "", class)?;
+    let value = found.json()["value"].as_i64()?;
+    i32::try_from(value).ok()
 }

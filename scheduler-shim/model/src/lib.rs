@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod burst_terms;
 pub mod cached_group;
 pub mod cards;
 pub mod change_counters;

@@ -3,8 +3,10 @@
 //! The request on the pod is desired, `apportion.dev/allocated` is what was given, as `spec` and `status` are for CPU
 //! and memory in Kubernetes. Until the scheduler has allocated the new size, the pod counts with the old one.
 
-use apportion_abi::names::ANNOTATION_ALLOCATED;
-use apportion_admission::resize::{read_text, request_text};
+use apportion_abi::Share;
+use apportion_abi::names::{ANNOTATION_ALLOCATED, ANNOTATION_BURST};
+use apportion_admission::limits::MAY;
+use apportion_admission::resize::{SizeSubject, read_text, request_text};
 use apportion_groups::ObjectView;
 use apportion_policy::cluster::TaskGpuRequest;
 use serde_json::Value;
@@ -22,7 +24,10 @@ pub struct ResizeRequest {
 
 /// The request of a pod for a share in one text.
 pub fn request(pod: ObjectView<'_>) -> Option<String> {
-    request_text(|key| pod.annotation(key))
+    let annotations = pod.json().pointer("/metadata/annotations")?.as_object()?;
+    let texts = annotations.iter();
+    let texts = texts.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+    request_text(texts.filter(|(_, value)| !value.is_empty()))
 }
 
 /// The request that the share of a pod was given for.
@@ -42,16 +47,42 @@ pub fn pending(pod: ObjectView<'_>) -> Option<ResizeRequest> {
 
 /// What a pod requests of cards, if `text` was its request.
 pub fn cards_for(pod: ObjectView<'_>, text: &str) -> Result<TaskGpuRequest, String> {
-    let wrong = || format!("{text:?} is no request for a share");
-    let (key, value) = read_text(text).ok_or_else(wrong)?;
-    let mut changed = pod.read_apart().into_owned();
-    if let Some(Value::String(now)) = request(pod).map(Value::from) {
-        let annotations = changed["metadata"]["annotations"].as_object_mut();
-        let now = now.split('=').next().unwrap_or_default();
-        annotations.and_then(|annotations| annotations.remove(now));
+    requests::cards(ObjectView::new(&with_request(pod, text)?))
+}
+
+/// How much of each card a pod may use, if that is more than its share, and if `text` was its request.
+pub fn limit_for(pod: ObjectView<'_>, text: &str) -> Option<Share> {
+    requests::limit(ObjectView::new(&with_request(pod, text).ok()?))
+}
+
+/// How much of each card a bound pod may use, if that is more than its share: by the request that its share was given
+/// for.
+pub fn limit_given(pod: ObjectView<'_>) -> Option<Share> {
+    match pending(pod) {
+        Some(resize) => limit_for(pod, &resize.allocated),
+        None => requests::limit(pod),
     }
-    changed["metadata"]["annotations"][key] = value.into();
-    requests::cards(ObjectView::new(&changed))
+}
+
+/// The pod with another request.
+fn with_request(pod: ObjectView<'_>, text: &str) -> Result<Value, String> {
+    let wrong = || format!("{text:?} is no request for a share");
+    let amounts = read_text(text).ok_or_else(wrong)?;
+    let mut changed = pod.read_apart().into_owned();
+    let annotations = changed["metadata"]["annotations"].as_object_mut();
+    let annotations = annotations.ok_or_else(wrong)?;
+    // The text of a pod that may burst has all its amounts, that of another pod one.
+    let bursts = pod.annotation(ANNOTATION_BURST) == Some(MAY);
+    let now = request(pod);
+    let now = now.as_deref().and_then(|now| now.split('=').next());
+    annotations.retain(|key, _| match bursts {
+        true => SizeSubject::of(key).is_none(),
+        false => Some(key.as_str()) != now,
+    });
+    for (key, value) in amounts {
+        annotations.insert(key.to_owned(), value.into());
+    }
+    Ok(changed)
 }
 
 #[cfg(test)]
@@ -105,6 +136,49 @@ mod tests {
                 .contains("less than 2 MiB")
         );
         assert!(cards_for(pod, "note=1").is_err());
+    }
+
+    #[test]
+    fn a_pod_that_may_burst_has_two_numbers_before_and_after() {
+        let share = |gib: u64| Share::Memory(Bytes::from_mib(gib << 10));
+        let (request, limit) = (
+            "nvidia.com/container.main.gpu-memory.request",
+            "nvidia.com/container.main.gpu-memory.limit",
+        );
+        for (annotations, allocated) in [
+            (
+                json!({"gpu-memory": "4096", "gpu-memory.limit": "8Gi"}),
+                "gpu-memory=3072,gpu-memory.limit=12Gi".to_owned(),
+            ),
+            (
+                json!({(request): "4Gi", (limit): "8Gi"}),
+                format!("{limit}=12Gi,{request}=3Gi"),
+            ),
+        ] {
+            let mut pod = bound(annotations);
+            let annotations = &mut pod["metadata"]["annotations"];
+            annotations[ANNOTATION_BURST] = "true".into();
+            annotations[ANNOTATION_ALLOCATED] = allocated.clone().into();
+            let pod = ObjectView::new(&pod);
+            let resize = pending(pod).unwrap();
+            let desired = resize.desired.unwrap();
+            assert_eq!(cards::reserved(pod, requests::cards(pod)), Ok(mib(3072)));
+            assert_eq!(cards_for(pod, &desired), Ok(mib(4096)));
+            assert_eq!(limit_given(pod), Some(share(12)));
+            assert_eq!(limit_for(pod, &desired), Some(share(8)));
+        }
+        // Without a limit it is fixed, and can get one again.
+        let mut fixed = bound(
+            json!({"gpu-memory": "4096", "apportion.dev/allocated": "gpu-memory=4096,gpu-memory.limit=8Gi"}),
+        );
+        fixed["metadata"]["annotations"][ANNOTATION_BURST] = "true".into();
+        let pod = ObjectView::new(&fixed);
+        assert_eq!(
+            pending(pod).unwrap().desired.as_deref(),
+            Some("gpu-memory=4096")
+        );
+        assert_eq!(limit_for(pod, "gpu-memory=4096"), None);
+        assert_eq!(limit_given(pod), Some(share(8)));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::cluster::{
 };
 use crate::fragmentation::tidiness;
 use crate::node_resources::{
-    CardAssignment, CardKey, CardShareRequest, NodeState, ResourceRequest, SharedCard,
+    CardAsk, CardAssignment, CardKey, CardShareRequest, NodeState, ResourceRequest, SharedCard,
 };
 
 use crate::fit::{cheapest_request, fits, has_node_quota};
@@ -51,7 +51,7 @@ pub(crate) struct ChosenCards {
 /// A card that a share could go to.
 enum ShareCandidate {
     /// One that is shared, and what the share would take of it.
-    Shared(CardKey, SharedCard, Bytes),
+    Shared(CardKey, SharedCard, CardAsk),
     /// One that nobody shares: its size class, and whether others must leave first.
     Unshared(usize, bool),
 }
@@ -154,7 +154,7 @@ fn fullest_that_fits(session: &Session<'_>, node: usize, request: &ResourceReque
     let node_state = session.state().node(node);
     node_state
         .cards_that_fit(request.share?)
-        .map(|(key, card, ask)| tightness(session, node_state.size(key), card, ask))
+        .map(|(key, card, ask)| tightness(session, node_state.size(key), card, ask.bytes))
         .max_by(f64::total_cmp)
 }
 
@@ -383,7 +383,7 @@ fn order_cards(
         ShareCandidate::Shared(key, card, ask) => {
             let size = node_state.size(*key);
             let emptiness = match session.facts().settings().cards {
-                PlacementStrategy::Binpack => -tightness(session, size, *card, *ask),
+                PlacementStrategy::Binpack => -tightness(session, size, *card, ask.bytes),
                 PlacementStrategy::Spread => card.fullness(size),
                 PlacementStrategy::ByName => 0.0,
             };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, Share as CardShare};
+use apportion_abi::{Bytes, OvercommitFactor, Share as CardShare};
 use litemap::LiteMap;
 
 use crate::amounts::UNLIMITED;
@@ -24,6 +24,7 @@ pub use affinity::{
     WeightedPreference,
 };
 pub use allocator::{DeviceAccount, DeviceAllocation, DeviceAllocator, DeviceGrant};
+pub use amounts::limit_of;
 pub(crate) use amounts::parts_of;
 pub use devices::{
     ContainerZones, ExtendedResourceClaim, ListedCard, NumaPolicy, NumaScope, NumaZone,
@@ -74,6 +75,8 @@ pub struct Node {
     pub card_memory: Bytes,
     /// Its cards one by one, if they are known. Then the two fields above don't count.
     pub listed: Vec<ListedCard>,
+    /// How far the limits on one of its cards may exceed the card, if its agent says so.
+    pub overcommit: Option<OvercommitFactor>,
     /// How its cards are partitioned, if they are.
     pub mig: Option<MigStrategy>,
     /// Its MIG partitions, by resource name.
@@ -263,6 +266,8 @@ pub struct Task {
     pub cards: TaskGpuRequest,
     /// How much of each card it may use, if that is more than its share.
     pub limit: Option<CardShare>,
+    /// What the limits of the shares that it stands for add up to, if it is no pod.
+    pub foreign_limits: Option<Bytes>,
     /// Claims on devices, by name.
     pub claims: Vec<String>,
     /// Claims in place of extended resources, for the nodes that do not have these. On such nodes they count, and not

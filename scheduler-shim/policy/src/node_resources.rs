@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use apportion_abi::Bytes;
+use apportion_abi::{Bytes, OvercommitFactor};
 
 use crate::cluster::MigStrategy;
 use crate::numa::NumaZones;
@@ -16,7 +16,7 @@ use crate::numa::NumaZones;
 mod card;
 mod sizes;
 
-pub(crate) use card::{CardAssignment, CardKey, CardShareRequest, SharedCard};
+pub(crate) use card::{CardAsk, CardAssignment, CardKey, CardShareRequest, SharedCard};
 pub(crate) use sizes::CardSizes;
 
 /// Amounts of everything that a node has, except for shares of cards.
@@ -76,6 +76,8 @@ pub(crate) struct NodeState {
     pub(crate) releasing: NodeResources,
     /// The memory of each card, where cards are only counted.
     pub(crate) card_memory: Bytes,
+    /// How far the limits on a card may exceed the card.
+    pub(crate) overcommit: Option<OvercommitFactor>,
     pub(crate) mig: Option<MigStrategy>,
     /// How many cards a partition of each profile counts for.
     pub(crate) parts: Rc<Vec<f64>>,
@@ -137,27 +139,27 @@ impl NodeState {
         }
         if let Some(share) = request.share {
             for &card in &cards.shared {
-                self.update_card(card, share.on(self.size(card)), hold, count);
+                let size = self.size(card);
+                self.update_card(card, [share.on(size), share.ceiling(size)], hold, count);
             }
         }
         for &card in &request.claimed {
-            self.update_card(card, self.size(card), hold, count);
+            self.update_card(card, [self.size(card); 2], hold, count);
         }
     }
 
-    fn update_card(&mut self, card: CardKey, bytes: Bytes, hold: HoldState, count: i64) {
+    /// Changes what is held of a card, and what the limits on it add up to.
+    fn update_card(
+        &mut self,
+        card: CardKey,
+        [bytes, limit]: [Bytes; 2],
+        hold: HoldState,
+        count: i64,
+    ) {
         let before = self.shared.get(&card).copied().unwrap_or_default();
         let mut after = before;
-        let sum = match hold {
-            HoldState::Held => &mut after.held,
-            HoldState::Releasing => &mut after.releasing,
-            HoldState::Reserved => &mut after.reserved,
-        };
-        *sum = if count > 0 {
-            sum.saturating_add(bytes.0)
-        } else {
-            sum.saturating_sub(bytes.0)
-        };
+        after.memory.update(bytes, hold, count);
+        after.limits.update(limit, hold, count);
         let class = self.sizes.class_of(card);
         if class.is_some() || !self.sizes.is_listed() {
             let idle = i64::from(before.is_occupied()) - i64::from(after.is_occupied());
@@ -177,16 +179,27 @@ impl NodeState {
     pub(crate) fn cards_that_fit(
         &self,
         share: CardShareRequest,
-    ) -> impl Iterator<Item = (CardKey, SharedCard, Bytes)> {
+    ) -> impl Iterator<Item = (CardKey, SharedCard, CardAsk)> {
         let counted = (!self.sizes.is_listed()).then(|| share.of(self.card_memory));
         self.shared.iter().filter_map(move |(&key, &card)| {
             let size = self.size(key);
-            let ask = match counted {
-                Some(ask) => ask?,
+            let bytes = match counted {
+                Some(bytes) => bytes?,
                 None => share.of(size).filter(|_| self.can_be_had(key))?,
+            };
+            let ask = CardAsk {
+                bytes,
+                limit: self.bounded_limit(&share, size),
             };
             card.fits_when_freed(size, ask).then_some((key, card, ask))
         })
+    }
+
+    /// The limit of a share that may use more than it is guaranteed, and what the limits on a card of this size may add up
+    /// to. Agents bound nothing else.
+    fn bounded_limit(&self, share: &CardShareRequest, size: Bytes) -> Option<(Bytes, Bytes)> {
+        let (overcommit, limit) = (self.overcommit?, share.ceiling(size));
+        (limit > share.on(size)).then(|| (limit, overcommit.of(size)))
     }
 
     /// Whether a card can be allocated.
@@ -265,7 +278,7 @@ impl NodeState {
     pub(crate) fn idle_gpus(&self) -> f64 {
         let free = self.free_per_card(|card| {
             if card.is_occupied() {
-                card.held + card.releasing
+                card.here()
             } else {
                 u64::MAX
             }
@@ -278,7 +291,7 @@ impl NodeState {
         let cards = self.shared.iter().filter(|(key, _)| self.can_be_had(**key));
         let parts = cards.filter(|(_, card)| card.freed() == 0);
         let part = parts.map(|(&key, card)| {
-            let part = card.releasing.saturating_sub(card.reserved);
+            let part = card.leaves();
             self.in_cards(key, part)
         });
         self.cards_and(&self.releasing, part.sum())

@@ -54,6 +54,8 @@ pub(crate) fn request_on(facts: &ClusterSnapshot<'_>, task: usize, node: usize) 
         TaskGpuRequest::Shared { share, devices } => {
             request.share = Some(CardShareRequest {
                 share: *share,
+                limit: task.task.limit,
+                foreign_limits: task.task.foreign_limits,
                 devices: usize::try_from(*devices).unwrap_or(usize::MAX),
                 smallest: Bytes::ZERO,
             });

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_abi::Bytes;
 use apportion_abi::names::ANNOTATION_AGENT;
+use apportion_abi::{BurstTerms, Bytes, OvercommitFactor};
 use apportion_groups::ObjectView;
 use apportion_proto::v1::{self, allocate_reply, holder::Kind, resize_reply, watch_reply::Item};
 use serde_json::Value;
@@ -165,6 +165,8 @@ impl AgentWorkers {
             | SchedulerEffect::WriteAllocated { .. }
             | SchedulerEffect::Evict(_)
             | SchedulerEffect::DeleteClaim { .. }
+            | SchedulerEffect::ReserveClaims { .. }
+            | SchedulerEffect::ReleaseClaims { .. }
             | SchedulerEffect::WriteStatus(_)
             | SchedulerEffect::PublishEvent { .. }
             | SchedulerEffect::WriteReadiness { .. }
@@ -281,7 +283,9 @@ fn agent_status(list: v1::ListReply) -> AgentStatus {
         burst: burst(&card),
         uuid: card.uuid,
     };
+    let node = list.node.unwrap_or_default();
     AgentStatus {
+        overcommit: OvercommitFactor::from_hundredths(node.overcommit_hundredths),
         cards: fitted(list.cards.into_iter().map(card)),
         held: fitted(list.allocations.into_iter().map(agent_allocation)),
     }
@@ -413,7 +417,9 @@ fn empty_answer() -> AgentRefusal {
 async fn send_request(to: &AgentEndpoint, request: &SchedulerEffect) -> AgentAnswer {
     let agent = &mut to.client().await?;
     let done = match request {
-        SchedulerEffect::Allocate { pod, shares, .. } => return allocate(agent, pod, shares).await,
+        SchedulerEffect::Allocate {
+            pod, shares, terms, ..
+        } => return allocate(agent, pod, shares, *terms).await,
         SchedulerEffect::Resize { id, shares, .. } => return resize(agent, id, shares).await,
         SchedulerEffect::Commit { id, pod, .. } => {
             let kind = Some(Kind::PodUid(pod.uid.clone()));
@@ -432,6 +438,8 @@ async fn send_request(to: &AgentEndpoint, request: &SchedulerEffect) -> AgentAns
         | SchedulerEffect::WriteAllocated { .. }
         | SchedulerEffect::Evict(_)
         | SchedulerEffect::DeleteClaim { .. }
+        | SchedulerEffect::ReserveClaims { .. }
+        | SchedulerEffect::ReleaseClaims { .. }
         | SchedulerEffect::WriteStatus(_)
         | SchedulerEffect::PublishEvent { .. }
         | SchedulerEffect::WriteReadiness { .. }
@@ -446,6 +454,7 @@ async fn allocate(
     agent: &mut FencedAgentClient,
     pod: &PodRef,
     shares: &[CardShare],
+    terms: BurstTerms,
 ) -> AgentAnswer {
     let request = v1::AllocateRequest {
         idempotency_key: pod.uid.clone(),
@@ -453,6 +462,8 @@ async fn allocate(
         shares: wire_shares(shares),
         ttl_ms: RESERVED_MS,
         suspend_when_idle_ms: 0,
+        burst_weight_thousandths: Some(terms.weight.thousandths()),
+        burst_priority: Some(terms.priority),
     };
     let reply = agent
         .allocate(request)
@@ -489,3 +500,6 @@ fn wire_shares(shares: &[CardShare]) -> Vec<v1::Share> {
     };
     shares.iter().map(share).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_abi::Bytes;
+use apportion_abi::{Bytes, OvercommitFactor};
 
 use apportion_model::cards::CardShare;
 
@@ -47,6 +47,8 @@ pub(crate) struct AgentAllocation {
 /// The status that an agent reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AgentStatus {
+    /// How far the limits on a card may exceed it; `None` if an older agent does not say.
+    pub(crate) overcommit: Option<OvercommitFactor>,
     pub(crate) cards: Vec<AgentCard>,
     pub(crate) held: Vec<AgentAllocation>,
 }

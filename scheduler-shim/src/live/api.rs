@@ -23,6 +23,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
+use super::claims::ClaimReservation;
 use super::event::{
     AgentReadiness, PodEventReason, PodRef, SchedulerEffect, SchedulerEvent, StatusUpdate,
 };
@@ -121,7 +122,6 @@ fn refused(pod: PodRef, why: &str) -> SchedulerEvent {
 }
 
 /// Writes to the API server.
-#[derive(Clone)]
 pub(crate) struct ApiWriter {
     client: Client,
     binder: PodBinder,
@@ -143,14 +143,14 @@ impl ApiWriter {
         store: UsageRecordStore,
         leading: LeadershipGuard,
         answers: UnboundedSender<SchedulerEvent>,
-    ) -> Self {
+    ) -> Arc<Self> {
         let reporter = events::Reporter {
             controller: names.first().cloned().unwrap_or_default(),
             instance: None,
         };
         let (deferred_events, deferred) = deferred_events::deferred_events();
         let recorder = Arc::new(events::Recorder::new(client.clone(), reporter.clone()));
-        let writer = Self {
+        let writer = Arc::new(Self {
             binder: PodBinder::new(client.clone(), names),
             groups: GroupWriter::new(client.clone(), recorder.clone(), deferred_events.clone()),
             groups_in_creation: Arc::default(),
@@ -162,13 +162,13 @@ impl ApiWriter {
             leading,
             deferred_events,
             answers,
-        };
-        tokio::spawn(writer.clone().publish_deferred(deferred));
+        });
+        tokio::spawn(Arc::clone(&writer).publish_deferred(deferred));
         writer
     }
 
     /// Performs an effect. Its answer, if it has one, is an event.
-    pub(crate) fn perform(&self, effect: SchedulerEffect) {
+    pub(crate) fn perform(self: &Arc<Self>, effect: SchedulerEffect) {
         let effect = match effect {
             SchedulerEffect::PublishEvent {
                 pod,
@@ -182,58 +182,79 @@ impl ApiWriter {
         {
             self.groups_in_creation.begin(group);
         }
-        let writer = self.clone();
-        tokio::spawn(async move {
-            writer.leading.begins().await;
-            if let SchedulerEffect::Bind {
-                node, pod, volumes, ..
-            } = &effect
-                && !volumes.is_empty()
-                && let Err(why) = Box::pin(volumes::bind(&writer.client, node, pod, volumes)).await
-            {
-                let _ = writer
-                    .answers
-                    .send(SchedulerEvent::NotBound(pod.clone(), why));
+        tokio::spawn(Arc::clone(self).perform_in_turn(Box::new(effect)));
+    }
+
+    /// Waits for the effect's turn, and performs it. Thousands of effects may wait. So this future is small, and the
+    /// large futures of requests are allocated when it is their turn.
+    async fn perform_in_turn(self: Arc<Self>, effect: Box<SchedulerEffect>) {
+        self.leading.begins().await;
+        let purpose = match *effect {
+            SchedulerEffect::Group(write) => return Box::pin(self.write_group(write)).await,
+            SchedulerEffect::ReserveClaims { pod, claims } => {
+                if let Err(why) = Box::pin(self.reserve(&pod, &claims)).await {
+                    let _ = self.answers.send(SchedulerEvent::NotBound(pod, why));
+                }
                 return;
             }
-            if let SchedulerEffect::Bind { pod, claims, .. } = &effect
-                && !claims.is_empty()
-            {
-                match Box::pin(writer.reserve_claims(pod, claims)).await {
-                    Ok(versions) => {
-                        let answer = SchedulerEvent::ClaimsReserved(pod.clone(), versions);
-                        let _ = writer.answers.send(answer);
-                    }
-                    Err(why) => {
-                        warn!(pod = pod.full(), why, "Failed to reserve a resource claim");
-                        let answer = SchedulerEvent::NotBound(pod.clone(), why);
-                        let _ = writer.answers.send(answer);
-                        return;
-                    }
-                }
+            SchedulerEffect::Bind { .. } | SchedulerEffect::Evict(_) => RequestPurpose::Decision,
+            _ => RequestPurpose::LowPriority,
+        };
+        if let SchedulerEffect::Bind { pod, .. } = &*effect
+            && let Err(why) = Box::pin(self.prepare_binding(&effect)).await
+        {
+            let answer = SchedulerEvent::NotBound(pod.clone(), why);
+            let _ = self.answers.send(answer);
+            return;
+        }
+        let _permit = self.limiter.acquire(purpose).await;
+        Box::pin(self.done(*effect)).await;
+    }
+
+    /// Does what a binding needs: binds volumes, reserves claims, and waits for the pod's group.
+    async fn prepare_binding(&self, effect: &SchedulerEffect) -> Result<(), String> {
+        let SchedulerEffect::Bind {
+            node,
+            pod,
+            volumes,
+            claims,
+            are_claims_reserved,
+            joins,
+            ..
+        } = effect
+        else {
+            return Ok(());
+        };
+        if !volumes.is_empty()
+            && let Err(why) = Box::pin(volumes::bind(&self.client, node, pod, volumes)).await
+        {
+            if *are_claims_reserved {
+                Box::pin(self.release_claims(pod, claims)).await;
             }
-            if let SchedulerEffect::Group(write) = effect {
-                return writer.write_group(write).await;
-            }
-            if let SchedulerEffect::Bind {
-                pod,
-                joins: Some(membership),
-                ..
-            } = &effect
-            {
-                let group = (pod.namespace.clone(), membership.group.clone());
-                writer.groups_in_creation.wait(&group).await;
-            }
-            let purpose = match &effect {
-                SchedulerEffect::Bind { .. } | SchedulerEffect::Evict(_) => {
-                    RequestPurpose::Decision
-                }
-                _ => RequestPurpose::LowPriority,
-            };
-            let _permit = writer.limiter.acquire(purpose).await;
-            // Thousands may wait for a permit. The request's future is large, so it is allocated only now.
-            Box::pin(writer.done(effect)).await;
-        });
+            return Err(why);
+        }
+        if !are_claims_reserved {
+            self.reserve(pod, claims).await?;
+        }
+        if let Some(membership) = joins {
+            let group = (pod.namespace.clone(), membership.group.clone());
+            self.groups_in_creation.wait(&group).await;
+        }
+        Ok(())
+    }
+
+    /// Reserves the claims of a pod, if it has any, and reports their versions.
+    async fn reserve(&self, pod: &PodRef, claims: &[ClaimReservation]) -> Result<(), String> {
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let reserved = Box::pin(self.reserve_claims(pod, claims)).await;
+        let versions = reserved.inspect_err(|why| {
+            warn!(pod = pod.full(), why, "Failed to reserve a resource claim");
+        })?;
+        let answer = SchedulerEvent::ClaimsReserved(pod.clone(), versions);
+        let _ = self.answers.send(answer);
+        Ok(())
     }
 
     async fn done(&self, effect: SchedulerEffect) {
@@ -264,6 +285,10 @@ impl ApiWriter {
                 Some(answer)
             }
             SchedulerEffect::Evict(pod) => Some(self.evict(pod).await),
+            SchedulerEffect::ReleaseClaims { pod, claims } => {
+                self.release_claims(&pod, &claims).await;
+                Some(SchedulerEvent::ClaimsReleased(pod))
+            }
             SchedulerEffect::DeleteClaim { pod, claim, uid } => {
                 self.delete_left_behind(&pod, &claim, &uid).await;
                 None
@@ -297,6 +322,7 @@ impl ApiWriter {
             | SchedulerEffect::Commit { .. }
             | SchedulerEffect::Release { .. }
             | SchedulerEffect::Resize { .. }
+            | SchedulerEffect::ReserveClaims { .. }
             | SchedulerEffect::Group(_) => None,
         };
         if let Some(answer) = answer {
@@ -305,7 +331,7 @@ impl ApiWriter {
     }
 
     /// Publishes the deferred events, one after the other.
-    async fn publish_deferred(self, mut deferred: DeferredEvents) {
+    async fn publish_deferred(self: Arc<Self>, mut deferred: DeferredEvents) {
         while let Some((pod, message)) = deferred.next().await {
             self.publish_event(&pod, PodEventReason::Scheduled, message)
                 .await;
@@ -316,9 +342,9 @@ impl ApiWriter {
         Api::namespaced(self.client.clone(), &pod.namespace)
     }
 
-    async fn write_group(self, write: GroupWrite) {
+    async fn write_group(&self, write: GroupWrite) {
         let subject = write.subject();
-        let is_done = Box::pin(self.groups.write(write)).await;
+        let is_done = self.groups.write(write).await;
         if let Some(subject) = subject {
             self.groups_in_creation.end(&subject);
             let _ = self.answers.send(SchedulerEvent::Grouped(subject, is_done));
@@ -510,4 +536,19 @@ fn is_on(found: &Pod, pod: &PodRef, node: &str) -> bool {
     let spec = found.spec.as_ref();
     found.metadata.uid.as_deref() == Some(&pod.uid)
         && spec.and_then(|spec| spec.node_name.as_deref()) == Some(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn size_of_future<A, B, F: Future>(_: &impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn an_effect_that_waits_for_its_turn_takes_little_memory() {
+        let bytes = size_of_future(&ApiWriter::perform_in_turn);
+        assert!(bytes <= 2048, "{bytes} bytes, times thousands of pods");
+    }
 }

@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_abi::{Bytes, CardCapacity, whole_units};
+use apportion_abi::{Bytes, CardCapacity, Share};
 use apportion_policy::TaskPlacement;
-use apportion_policy::cluster::{Task, TaskGpuRequest};
+use apportion_policy::cluster::{Task, TaskGpuRequest, limit_of};
 
 use super::agents::{AgentCard, AgentStatus};
 use super::model::ClusterModel;
@@ -26,23 +26,20 @@ pub(crate) fn bytes(cards: &TaskGpuRequest, card: &AgentCard) -> Bytes {
     }
 }
 
-/// What a pod gets of a card that it shares: what it is guaranteed, and up to what it may burst, which is never more than
-/// the card has.
+/// What a pod gets of a card that it shares: what it is guaranteed, and up to what it may burst.
 pub(crate) fn share(task: &Task, card: &AgentCard) -> CardShare {
-    let capacity = CardCapacity {
-        total: card.allocatable,
-        reserved: Bytes::ZERO,
-    };
     let bytes = bytes(&task.cards, card);
-    let limit = task.limit.map(|limit| limit.bytes_of(capacity));
-    let most = whole_units(card.allocatable);
     CardShare {
         card: card.uuid.clone(),
         bytes,
-        limit: limit
-            .map(|limit| limit.min(most))
-            .filter(|limit| *limit > bytes),
+        limit: task.limit_above(card.allocatable, bytes),
     }
+}
+
+/// Up to what a pod may burst on a card of which it has so many bytes, if that is more.
+pub(crate) fn limit(limit: Option<Share>, bytes: Bytes, card: &AgentCard) -> Option<Bytes> {
+    let limit = limit_of(limit?, card.allocatable);
+    (limit > bytes).then_some(limit)
 }
 
 /// The cards in use on all nodes, and the idle cards that were opened for a name of the policy in this round.
@@ -172,7 +169,6 @@ impl CardAssigner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use apportion_abi::Share;
 
     #[test]
     fn a_limit_is_more_than_the_request_and_at_most_the_card() {

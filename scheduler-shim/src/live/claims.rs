@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use super::event::{PodRef, SchedulerEffect};
 use super::model::ClusterModel;
-use super::pending_binds::{BindStage, PendingBind, PendingBinds};
+use super::pending_binds::{PendingBind, PendingBinds};
 
 pub(crate) const KIND: &str = "ResourceClaim";
 /// How long until the API server is asked again to delete a claim.
@@ -123,7 +123,9 @@ impl AssumedClaims {
     /// Notes which allocations are being written.
     pub(crate) fn note_sent(&mut self, effects: &[SchedulerEffect]) {
         for effect in effects {
-            let SchedulerEffect::Bind { pod, claims, .. } = effect else {
+            let (SchedulerEffect::Bind { pod, claims, .. }
+            | SchedulerEffect::ReserveClaims { pod, claims }) = effect
+            else {
                 continue;
             };
             for one in claims {
@@ -200,7 +202,7 @@ impl AssumedClaims {
             known.is_sent
                 || known.pods.keys().any(|pod| {
                     let start = binds.get(pod);
-                    start.is_some_and(|start| start.stage != BindStage::Withdrawn)
+                    start.is_some() && !binds.is_withdrawn(pod)
                 })
         });
     }

@@ -12,6 +12,7 @@ use apportion_policy::{Decision, TaskPlacement, step};
 
 use super::agents::AgentStatus;
 use super::card_assignment::CardAssigner;
+use super::devices::{self, Deallocation};
 use super::event::{PodRef, SchedulerEffect};
 use super::model::{ClusterModel, PendingEviction};
 use super::pending_binds::PendingBind;
@@ -31,6 +32,7 @@ struct RoundPlan {
     units: Vec<Vec<PendingBind>>,
     evictions: Vec<PodRef>,
     resizes: Vec<PlannedResize>,
+    deallocations: Vec<Deallocation>,
 }
 
 impl ClusterModel {
@@ -41,6 +43,7 @@ impl ClusterModel {
         let mut effects = self.reconcile_all(now);
         effects.extend(self.heartbeats.readiness_changes(now, &self.agents));
         effects.extend(self.left_behind_claims(now));
+        effects.extend(self.check_devices(now));
         let plan = if self.programs.is_some() && are_stopped(&self.inventory) {
             RoundPlan::default()
         } else {
@@ -51,6 +54,7 @@ impl ClusterModel {
         self.inventory.drop_cache();
         effects.extend(self.begin_resizes(now, plan.resizes));
         effects.extend(self.resizes.due_writes(now));
+        effects.extend(self.deallocate(now, plan.deallocations));
         for unit in plan.units {
             for start in &unit {
                 self.assumed_claims.assume(start);
@@ -75,6 +79,7 @@ impl ClusterModel {
         let mut units: BTreeMap<String, Option<Vec<PendingBind>>> = BTreeMap::new();
         let mut plan = RoundPlan {
             resizes,
+            deallocations: self.failed_claims(now, &all),
             ..RoundPlan::default()
         };
         for decision in step(now, &snapshot.cluster) {
@@ -160,11 +165,14 @@ impl ClusterModel {
         let (space, name) = (&start.pod.namespace, &start.pod.name);
         let object = self.inventory.find("Pod", space, name)?.read_apart();
         let object = ObjectView::new(&object);
-        let can_resize = received == Some(FRACTION) && task.limit.is_none();
-        start.allocated = resize::request(object).filter(|_| can_resize);
+        start.allocated = resize::request(object).filter(|_| received == Some(FRACTION));
         let node = self.inventory.find("Node", "", &start.node)?;
         start.volumes = volumes::bindings(object, node, &self.inventory).ok()?;
         start.claims = self.claims_for(task, placement, &self.assumed_claims.allocations())?;
+        if let Some(read) = self.inventory.pod(space, name) {
+            start.terms = self.terms_of(object, read, &start.cards);
+        }
+        start.devices = devices::wait_of(&start.claims, now);
         start.joins = self.joins(&start.pod);
         Some(start)
     }

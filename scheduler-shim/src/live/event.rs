@@ -3,6 +3,7 @@
 //! Both are plain values. The shell turns watches and answers into events and performs effects, nothing else. A test
 //! does the same without a cluster.
 
+use apportion_abi::BurstTerms;
 use apportion_groups::ObjectView;
 use serde_json::Value;
 
@@ -66,6 +67,8 @@ pub(crate) enum SchedulerEvent {
     AllocatedWritten(PodRef, bool),
     /// The claims of a pod were reserved for it.
     ClaimsReserved(PodRef, Vec<ReservedClaim>),
+    /// The claims of a pod were released.
+    ClaimsReleased(PodRef),
     /// A pod was bound.
     Bound(PodRef),
     /// A pod was not bound.
@@ -102,6 +105,8 @@ pub(crate) enum SchedulerEffect {
         pod: PodRef,
         /// The cards and how many bytes of each.
         shares: Vec<CardShare>,
+        /// What it is worth beside others that burst.
+        terms: BurstTerms,
     },
     /// Tie an allocation to its pod.
     Commit {
@@ -143,8 +148,21 @@ pub(crate) enum SchedulerEffect {
         volumes: Vec<VolumeBinding>,
         /// Resource claims to reserve first.
         claims: Vec<ClaimReservation>,
+        /// Whether they are reserved already.
+        are_claims_reserved: bool,
         /// The group to write on the pod, unless the pod names it already.
         joins: Option<GroupMembership>,
+    },
+    /// Reserve claims for a pod whose devices must get ready before it is bound; the answer is an event, that the pod is
+    /// not bound if that fails.
+    ReserveClaims {
+        pod: PodRef,
+        claims: Vec<ClaimReservation>,
+    },
+    /// Remove a pod from its claims, and take back the devices that they got for it; the answer is an event.
+    ReleaseClaims {
+        pod: PodRef,
+        claims: Vec<ClaimReservation>,
     },
     /// Delete a claim in place of extended resources that was left behind, unless its pod has a node by now.
     DeleteClaim {
@@ -190,6 +208,8 @@ pub(crate) enum PodEventReason {
     Scheduled,
     /// It waits, and why.
     Unschedulable,
+    /// It has a place, and its devices are not ready yet.
+    AwaitsDevices,
     /// It had a place, and binding it failed.
     NotBound,
     /// It was evicted for others.

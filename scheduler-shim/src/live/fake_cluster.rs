@@ -12,17 +12,22 @@ use serde_json::{Value, json};
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::model::ClusterModel;
-use apportion_abi::Bytes;
-use apportion_abi::names::{ANNOTATION_ALLOCATED, RESOURCE_SLOT};
+use apportion_abi::names::{
+    ANNOTATION_ALLOCATED, ANNOTATION_BURST, ANNOTATION_FRACTION_LIMIT, RESOURCE_SLOT,
+};
+use apportion_abi::{Bytes, OvercommitFactor};
 use apportion_model::cards;
 
 mod agent;
+mod calls;
 mod ends;
 mod invariants;
+mod limits;
 mod random;
 mod reclaim;
 mod resizes;
 mod stopped;
+mod weights;
 
 const CARD: u64 = 1000 << 20;
 const NODES: [&str; 2] = ["a", "b"];
@@ -41,6 +46,10 @@ struct FakePod {
 #[derive(Clone, Debug, Default)]
 struct FakeAgent {
     held: Vec<(AgentAllocation, Duration)>,
+    /// What programs use of cards above their guarantees.
+    lent: BTreeMap<String, u64>,
+    /// The pods that it was asked for.
+    asked: Vec<String>,
     effects: VecDeque<SchedulerEffect>,
 }
 
@@ -48,6 +57,16 @@ struct FakeCluster {
     now: Duration,
     pods: BTreeMap<String, FakePod>,
     groups: Vec<Value>,
+    /// Up to how many per cent of a card agents let limits add up.
+    overcommit_percent: Option<u64>,
+    /// Whether they say so.
+    publishes_overcommit: bool,
+    /// Whether they suspend who uses more than its guarantee.
+    suspends_bursts: bool,
+    /// How often an agent refused a pod because of its limit.
+    refusals: usize,
+    /// Why pods wait, by name of the pod, as far as that was published.
+    waiting_events: Vec<(String, String)>,
     queues: Vec<Value>,
     agents: BTreeMap<String, FakeAgent>,
     model: ClusterModel,
@@ -89,6 +108,11 @@ impl FakeCluster {
             now: Duration::from_secs(1_000_000),
             pods: BTreeMap::new(),
             groups: Vec::new(),
+            overcommit_percent: None,
+            publishes_overcommit: true,
+            suspends_bursts: true,
+            refusals: 0,
+            waiting_events: Vec::new(),
             queues,
             agents: NODES
                 .map(|node| (node.to_owned(), FakeAgent::default()))
@@ -139,13 +163,23 @@ impl FakeCluster {
     }
 
     fn agent_status(&self, node: &str) -> AgentStatus {
+        let said = self
+            .overcommit_percent
+            .filter(|_| self.publishes_overcommit);
+        let said = said.and_then(|percent| u32::try_from(percent).ok());
+        let overcommit = said.and_then(OvercommitFactor::from_hundredths);
+        let lent = |card| {
+            let lent = self.agents[node].lent.get(&uuid(node, card));
+            Bytes(lent.copied().unwrap_or_default())
+        };
         AgentStatus {
+            overcommit,
             cards: (0..CARDS)
                 .map(|card| AgentCard {
                     uuid: uuid(node, card),
                     allocatable: Bytes(CARD),
                     unmanaged: Bytes::ZERO,
-                    burst: Bytes::ZERO,
+                    burst: lent(card),
                     is_healthy: true,
                 })
                 .collect(),
@@ -194,11 +228,20 @@ impl FakeCluster {
                 } => self
                     .resize_events
                     .push((pod.name.clone(), *reason, message.clone())),
+                SchedulerEffect::PublishEvent {
+                    pod,
+                    reason: PodEventReason::Unschedulable,
+                    message,
+                } => self
+                    .waiting_events
+                    .push((pod.name.clone(), message.clone())),
                 SchedulerEffect::PublishEvent { .. }
                 | SchedulerEffect::WriteReadiness { .. }
                 | SchedulerEffect::WriteStatus(_)
                 | SchedulerEffect::Group(_)
                 | SchedulerEffect::DeleteClaim { .. }
+                | SchedulerEffect::ReserveClaims { .. }
+                | SchedulerEffect::ReleaseClaims { .. }
                 | SchedulerEffect::StoreUsageHistory(_) => {}
             }
         }
@@ -227,7 +270,12 @@ impl FakeCluster {
                 object["spec"]["containers"][0]["resources"] =
                     json!({"limits": {"nvidia.com/gpu": 1}});
             } else {
-                object["metadata"]["annotations"]["gpu-fraction"] = format!("0.{ask:02}").into();
+                let annotations = &mut object["metadata"]["annotations"];
+                annotations["gpu-fraction"] = format!("0.{ask:02}").into();
+                // Every second pod may burst.
+                if self.made % 2 == 1 {
+                    annotations[ANNOTATION_BURST] = "true".into();
+                }
                 object["spec"]["containers"][0]["resources"] =
                     json!({"limits": {RESOURCE_SLOT: "1"}});
             }
@@ -277,7 +325,12 @@ impl FakeCluster {
         if !Self::is_bound(pod) {
             pod.ask = ask;
         }
-        pod.object["metadata"]["annotations"]["gpu-fraction"] = format!("0.{ask:02}").into();
+        let annotations = &mut pod.object["metadata"]["annotations"];
+        annotations["gpu-fraction"] = format!("0.{ask:02}").into();
+        if resizes::limit(annotations).is_some_and(|limit| limit <= ask) {
+            let all = annotations.as_object_mut().expect("they are a map");
+            all.remove(ANNOTATION_FRACTION_LIMIT);
+        }
         self.events
             .push_back(SchedulerEvent::Applied(pod.object.clone()));
     }

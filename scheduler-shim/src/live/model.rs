@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use apportion_claims::binding::BINDING_TIMEOUT;
 use apportion_groups::ObjectView;
 use serde_json::Value;
 
@@ -62,6 +63,10 @@ pub(crate) struct ClusterModel {
     pub(crate) assumed_claims: AssumedClaims,
     /// When the API server was last asked to delete a claim that was left behind; by UID.
     pub(crate) deleted_claims: BTreeMap<String, Duration>,
+    /// When the API server was last asked to take devices back that do not get ready; by UID and version of the claim.
+    pub(crate) deallocated_claims: BTreeMap<(String, String), Duration>,
+    /// How long devices may take to get ready before a pod is bound.
+    pub(crate) binding_timeout: Duration,
     /// Pods that wait before their next bind.
     pub(crate) back_off: BackOff,
     /// Nodes whose agents refused a pod while programs used more than they are guaranteed there.
@@ -107,6 +112,8 @@ impl ClusterModel {
             resizes: PendingResizes::default(),
             assumed_claims: AssumedClaims::default(),
             deleted_claims: BTreeMap::new(),
+            deallocated_claims: BTreeMap::new(),
+            binding_timeout: BINDING_TIMEOUT,
             back_off: BackOff::default(),
             burst_refusals: BurstRefusals::default(),
             eviction_backoff: BackOff::default(),
@@ -171,6 +178,7 @@ impl ClusterModel {
             }
             SchedulerEvent::ClaimsReserved(pod, versions) => {
                 self.assumed_claims.written(&pod, &versions);
+                let release = self.pending_binds.reserved(&pod.uid, &versions);
                 for one in versions {
                     let shown = self
                         .inventory
@@ -180,6 +188,11 @@ impl ClusterModel {
                         self.assumed_claims.shown(ObjectView::new(&shown));
                     }
                 }
+                release.into_iter().collect()
+            }
+            SchedulerEvent::ClaimsReleased(pod) => {
+                self.assumed_claims.failed(&pod.uid);
+                self.pending_binds.released(&pod.uid);
                 Vec::new()
             }
             SchedulerEvent::Bound(pod) => self.bound(&pod),
@@ -450,8 +463,9 @@ impl ClusterModel {
 
     fn not_bound(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<SchedulerEffect> {
         self.assumed_claims.failed(&pod.uid);
-        if self.pending_binds.get(&pod.uid).is_none() {
-            return Vec::new();
+        let is_withdrawn = self.pending_binds.is_withdrawn(&pod.uid);
+        if is_withdrawn || self.pending_binds.get(&pod.uid).is_none() {
+            return self.pending_binds.not_bound(&pod.uid);
         }
         self.back_off.failed(&pod.uid, now);
         let mut effects = self.pending_binds.not_bound(&pod.uid);

@@ -98,8 +98,10 @@ fn explain(model: &ClusterModel, pod: &str, as_json: bool) -> Result<String, Str
     let decided = decided_cluster::decide(now, &snapshot.cluster);
     let report = report::report(&snapshot, &decided, ObjectWarnings::default());
     let mut explanation = explain::explain(&snapshot, &decided, &report, &name);
-    let pod = model.pod(&name);
-    explanation.resize = pod.and_then(|pod| model.resizes.explain(&pod.uid));
+    if let Some(pod) = model.pod(&name) {
+        explanation.resize = model.resizes.explain(&pod.uid);
+        explanation.devices = model.explain_devices(&pod.uid);
+    }
     if as_json {
         serde_json::to_string_pretty(&explanation).map_err(|error| error.to_string())
     } else {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use apportion_abi::{BurstTerms, Share};
 use apportion_groups::ObjectView;
 use apportion_policy::cluster::TaskGpuRequest;
 
@@ -13,9 +14,10 @@ use super::agents::{AgentAllocation, AgentAllocationState, AgentStatus};
 use super::card_assignment;
 use super::event::{PodRef, SchedulerEffect};
 use super::model::ClusterModel;
+use apportion_model::burst_terms;
 use apportion_model::cards::CardShare;
 use apportion_model::parsed_objects::ParsedPod;
-use apportion_model::pods;
+use apportion_model::{pods, resize};
 
 /// How long until an agent is asked again to adopt a pod.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -114,7 +116,13 @@ impl ClusterModel {
             };
             self.adopted.insert(pod.uid.clone(), now);
             let node = node.to_owned();
-            effects.push(SchedulerEffect::Allocate { node, pod, shares });
+            let terms = self.terms_of(object, read, &shares);
+            effects.push(SchedulerEffect::Allocate {
+                node,
+                pod,
+                shares,
+                terms,
+            });
         }
         effects
     }
@@ -127,7 +135,8 @@ impl ClusterModel {
         status: &AgentStatus,
     ) -> Option<Vec<CardShare>> {
         if let Some(written) = &read.written {
-            return Some(with_limits(written, read, status));
+            let limit = resize::limit_given(object);
+            return Some(with_limits(written, limit, status));
         }
         let cards = read.cards.as_ref().ok()?;
         if !matches!(cards, TaskGpuRequest::Shared { .. }) {
@@ -148,6 +157,19 @@ impl ClusterModel {
             .collect()
     }
 
+    /// What a pod is worth beside others that burst, if it may burst.
+    pub(crate) fn terms_of(
+        &self,
+        object: ObjectView<'_>,
+        read: &ParsedPod,
+        shares: &[CardShare],
+    ) -> BurstTerms {
+        if shares.iter().all(|share| share.limit.is_none()) {
+            return BurstTerms::default();
+        }
+        burst_terms::of_pod(object, read, &self.inventory)
+    }
+
     /// The card that a label names: its UUID, or KAI's name for a group of pods. The card of a group is named by the
     /// pod that reserves it.
     pub(crate) fn card_of_group(&self, group: &str) -> Option<String> {
@@ -162,15 +184,16 @@ impl ClusterModel {
     }
 }
 
-/// What is written on a running pod, with the limits that follow from its request.
-fn with_limits(written: &[CardShare], read: &ParsedPod, status: &AgentStatus) -> Vec<CardShare> {
-    let task = read.seen();
+/// What is written on a running pod, with its limit on each card.
+pub(super) fn with_limits(
+    written: &[CardShare],
+    limit: Option<Share>,
+    status: &AgentStatus,
+) -> Vec<CardShare> {
     let shares = written.iter().map(|share| {
-        let asked = task.zip(status.card(&share.card));
-        let asked = asked.map(|(task, card)| card_assignment::share(task, card));
-        let limit = asked.and_then(|asked| asked.limit);
+        let card = status.card(&share.card);
         CardShare {
-            limit: limit.filter(|limit| *limit > share.bytes),
+            limit: card.and_then(|card| card_assignment::limit(limit, share.bytes, card)),
             ..share.clone()
         }
     });

@@ -5,6 +5,9 @@
 //! are looked at first. Then the node's agent decides, by its ledger. What it accepted is written on the pod. Until the
 //! pod shows it, the pod counts with the larger of the two sizes.
 //!
+//! A pod that may burst has two numbers, and either can change. Only what it is guaranteed counts on its card and in its
+//! queues. Whether its limit is too high, or its guarantee is in use by others that burst, the agent says.
+//!
 //! A pod that does not change its request costs nothing here. A resize that waits reserves nothing and evicts nobody;
 //! once there is room, it goes before pods that wait.
 
@@ -79,13 +82,24 @@ impl NewSize {
     /// What changed, one card after the other; nothing if the bytes are the same.
     fn changes(&self) -> String {
         let mut changes = Vec::new();
-        for CardShare { card, bytes, .. } in &self.shares {
+        for share in &self.shares {
+            let CardShare { card, bytes, limit } = share;
             let before = self.before.iter().find(|before| before.card == *card);
-            if let Some(before) = before.filter(|before| before.bytes != *bytes) {
-                changes.push(format!("{} -> {bytes} on {card}", before.bytes));
+            let is_changed = |before: &&CardShare| (before.bytes, before.limit) != (*bytes, *limit);
+            if let Some(before) = before.filter(is_changed) {
+                let (was, is) = (size_text(before), size_text(share));
+                changes.push(format!("{was} -> {is} on {card}"));
             }
         }
         changes.join(", ")
+    }
+}
+
+/// What a pod has of a card: `3000 MiB`, or `3000 MiB up to 12.0 GiB`.
+fn size_text(share: &CardShare) -> String {
+    match share.limit {
+        Some(limit) => format!("{} up to {limit}", share.bytes),
+        None => share.bytes.to_string(),
     }
 }
 

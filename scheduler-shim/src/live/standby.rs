@@ -52,6 +52,7 @@ impl StandbyScheduler {
             client,
             model: ClusterModel {
                 choices: asked.choices.clone(),
+                binding_timeout: Duration::from_secs(asked.device_binding_timeout),
                 programs: programs(asked).map(str::to_owned),
                 usage: asked.over_time.params().map(UsageRecorder::new),
                 grouper: PodGrouper::new(asked.pod_groups),

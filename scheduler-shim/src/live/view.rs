@@ -19,7 +19,7 @@ use super::card_assignment;
 use super::event::SchedulerEffect;
 use super::model::ClusterModel;
 use apportion_model::admission::{TAKES_CARDS, TAKES_SHARES};
-use apportion_model::cards::{self, CardInventory, CardShare, add_strangers};
+use apportion_model::cards::{self, CardInventory, CardShare, ForeignHolding, add_strangers};
 use apportion_model::claims;
 use apportion_model::nodes;
 use apportion_model::numa;
@@ -67,7 +67,8 @@ impl ClusterModel {
         }
         // Who uses which claim follows from the pods, pending binds included.
         let assumed = self.assumed_claims.allocations();
-        claims::enter(&self.inventory, &mut snapshot.cluster, &assumed);
+        let clock = self.binding_clock(now);
+        claims::enter(&self.inventory, &mut snapshot.cluster, &assumed, clock);
         numa::charge(&self.inventory, &mut snapshot.cluster);
         for (node, agent) in self.agents.all() {
             let strangers = self.strangers(now, node, &agent.status);
@@ -101,6 +102,9 @@ impl ClusterModel {
             };
             let listed = agent.status.cards.iter().map(card).collect();
             known.listed.insert(node.clone(), listed);
+            if let Some(factor) = agent.status.overcommit {
+                known.overcommit.insert(node.clone(), factor);
+            }
             for held in &agent.status.held {
                 let pod = held.uid.as_ref().and_then(|uid| self.pods.get(uid));
                 let on = held.shares.iter().map(|share| share.card.clone());
@@ -235,7 +239,11 @@ impl ClusterModel {
             };
             let foreign = card.unmanaged.plus(burst);
             if foreign > Bytes::ZERO {
-                held.insert((&card.uuid, false), foreign);
+                let holding = ForeignHolding {
+                    bytes: foreign,
+                    limits: Bytes::ZERO,
+                };
+                held.insert((&card.uuid, false), holding);
             }
         }
         for one in &status.held {
@@ -252,8 +260,8 @@ impl ClusterModel {
             }
             for share in &one.shares {
                 let key = (share.card.as_str(), self.is_leaving(node, one));
-                let sum: &mut Bytes = held.entry(key).or_default();
-                *sum = Bytes(sum.0.saturating_add(share.bytes.0));
+                let limit = share.limit.unwrap_or(share.bytes);
+                held.entry(key).or_default().add(share.bytes, limit);
             }
         }
         held
@@ -308,8 +316,12 @@ pub(crate) fn gpu_node(model: &ClusterModel, node: &str, status: &AgentStatus) -
     };
     let cards: Vec<Value> = status.cards.iter().map(card).collect();
     let (group, kind) = GPU_NODE;
-    json!({"apiVersion": format!("{group}/v1alpha1"), "kind": kind, "metadata": {"name": node},
-        "status": {"cards": cards}})
+    let mut object = json!({"apiVersion": format!("{group}/v1alpha1"), "kind": kind,
+        "metadata": {"name": node}, "status": {"cards": cards}});
+    if let Some(factor) = status.overcommit {
+        object["status"]["overcommitPercent"] = factor.hundredths().into();
+    }
+    object
 }
 
 /// Writes an agent's status on a node, in the fields of NVIDIA's own programs.

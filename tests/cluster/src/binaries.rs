@@ -80,7 +80,7 @@ const OTHERS: &[GoProgram] = &[
     },
 ];
 
-/// Operators of other projects, each with a `go.mod` in a folder of its own.
+/// Operators of other projects, and vCluster, each with a `go.mod` in a folder of its own.
 const OPERATORS: &[(&str, GoProgram)] = &[
     (
         "jobset",
@@ -115,6 +115,13 @@ const OPERATORS: &[(&str, GoProgram)] = &[
         GoProgram {
             name: "kuberay-operator",
             package: "github.com/ray-project/kuberay/ray-operator",
+        },
+    ),
+    (
+        "vcluster",
+        GoProgram {
+            name: "vcluster",
+            package: "github.com/loft-sh/vcluster/cmd/vcluster",
         },
     ),
 ];
@@ -223,15 +230,31 @@ pub fn operator(modules: &Path, of: &str) -> Result<PathBuf> {
     Ok(path.expect("one program was asked for"))
 }
 
-/// Builds the missing programs of other projects: operators and NVIDIA's parts of a node.
+/// Builds the missing programs of other projects, except those of some folders: operators, vCluster and NVIDIA's parts
+/// of a node.
 ///
 /// # Errors
-/// If one cannot be built.
-pub fn others(modules: &Path) -> Result<()> {
-    for (folder, _) in OPERATORS {
-        operator(modules, folder)?;
+/// If one cannot be built, or an exception is no folder of one.
+pub fn others(modules: &Path, except: &[String]) -> Result<()> {
+    let known = OPERATORS.iter().map(|(folder, _)| *folder);
+    let known: Vec<&str> = known.chain(nvidia::folders()).collect();
+    for folder in except {
+        ensure!(
+            known.contains(&folder.as_str()),
+            "--except {folder} is not one of {}",
+            known.join(", ")
+        );
     }
-    nvidia::all(modules)
+    let is_wanted = |folder: &str| !except.iter().any(|one| one == folder);
+    for (folder, _) in OPERATORS {
+        if is_wanted(folder) {
+            operator(modules, folder)?;
+        }
+    }
+    for folder in nvidia::folders().filter(|folder| is_wanted(folder)) {
+        of_nvidia(modules, folder)?;
+    }
+    Ok(())
 }
 
 /// Where the programs come from that belong to no Kubernetes minor.

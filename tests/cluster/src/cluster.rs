@@ -180,6 +180,11 @@ impl LocalCluster {
         self.record.ports.apiserver
     }
 
+    /// Where etcd listens on 127.0.0.1.
+    pub(crate) fn etcd_port(&self) -> u16 {
+        self.record.ports.etcd
+    }
+
     /// `kubectl` as this cluster's administrator.
     #[must_use]
     pub fn kubectl_command(&self) -> Command {

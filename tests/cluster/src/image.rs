@@ -120,7 +120,7 @@ pub fn import(cluster: &LocalCluster, image: &ContainerImage) -> Result<()> {
     Ok(())
 }
 
-fn userland() -> Result<ImageFiles> {
+pub(crate) fn userland() -> Result<ImageFiles> {
     let mut files = ImageFiles::default();
     for name in USERLAND {
         // A small machine may lack some tools. A shell without `ps` is still useful.

@@ -19,6 +19,7 @@ pub mod programs;
 pub mod release;
 pub mod requirements;
 pub mod stand_ins;
+pub mod virtual_cluster;
 
 mod certificates;
 mod cluster;

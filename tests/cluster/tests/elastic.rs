@@ -23,7 +23,11 @@ const SCRIPT: &str = "until test -e /fill; do sleep 0.1; done; victim fill 64M h
     until test -e /leave; do sleep 0.1; done; kill -9 $!; wait $!; victim alloc 1G hold";
 
 fn elastic(node: &ManagedNode, name: &str) -> ManagedPod {
-    node.pod(name, SCRIPT, |pod| {
+    elastic_with(node, name, SCRIPT)
+}
+
+fn elastic_with(node: &ManagedNode, name: &str, script: &str) -> ManagedPod {
+    node.pod(name, script, |pod| {
         pod["metadata"]["annotations"] = json!({
             "gpu-memory": (REQUEST / MIB).to_string(),
             "gpu-memory.limit": format!("{}Mi", LIMIT / MIB),
@@ -63,11 +67,15 @@ fn share(node: &ManagedNode, kind: &str, pod: &str) -> Option<u64> {
 
 /// What a pod's program has filled.
 fn filled(pod: &ManagedPod) -> u64 {
-    let log = pod.says("fill ");
+    filled_by(&pod.says("fill "))
+}
+
+/// What a program has filled that says so.
+fn filled_by(log: &str) -> u64 {
     let line = log.lines().find_map(|line| line.strip_prefix("fill "));
     let words = line.expect("it was just said").split_whitespace();
     let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-    assert_eq!(numbers[0], OUT_OF_MEMORY, "{}: {log}", pod.name);
+    assert_eq!(numbers[0], OUT_OF_MEMORY, "{log}");
     numbers[1]
 }
 
@@ -148,6 +156,76 @@ fn a_pod_that_bursts_keeps_its_memory_over_a_restart_of_the_agent() {
     assert!(allowance >= Some(filled + CONTEXT), "{allowance:?}");
     pod.exec("touch /leave");
     pod.says("alloc 0");
+    assert_eq!(pod.at(".status.containerStatuses[0].restartCount"), "0");
+}
+
+/// Runs `apportion resize` on the node. Returns whether it was done, and what it said.
+fn resize(node: &ManagedNode, options: &[&str]) -> (bool, String) {
+    let mut command = node.in_node("apportion");
+    let output = command.arg("resize").args(options).output();
+    let output = output.expect("it is staged");
+    let said = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+/// Fills its share each time it is told to.
+const REFILL: &str = "for turn in 1 2; do until test -e /fill-$turn; do sleep 0.1; done; \
+    victim fill 64M hold > /said-$turn & until test -e /empty-$turn; do sleep 0.1; done; kill -9 $!; wait $!; done; \
+    sleep 10000";
+
+#[test]
+fn a_pod_that_bursts_gets_another_guarantee_and_another_limit_without_a_restart() {
+    let mut node = ManagedNode::with(&[]);
+    let (card, _fillers) = with_one_free_card(&node, "beside");
+    let pod = elastic_with(&node, "resized", REFILL);
+    pod.runs();
+    let fill = |turn: u32| {
+        pod.exec(&format!("touch /fill-{turn}"));
+        let said = || pod.exec(&format!("cat /said-{turn}"));
+        eventually("the share is full", || said().contains("fill "));
+        filled_by(&said()) + CONTEXT
+    };
+    let name = format!("default/{}", pod.name);
+    let names = ["guaranteed", "limit"];
+    let has = |node: &ManagedNode| names.map(|kind| share(node, kind, "resized"));
+    let limit = 5 * GIB;
+    let (is_done, said) = resize(
+        &node,
+        &[&name, "--gpu-memory-limit", "5Gi", "--gpu-memory", "4Gi"],
+    );
+    assert!(is_done, "{said}");
+    eventually("its numbers are shown", || {
+        has(&node) == [Some(4 * GIB), Some(limit)]
+    });
+    let filled = fill(1);
+    assert!(filled > limit - PIECE && filled <= limit, "{filled}");
+    pod.exec("touch /empty-1");
+    // The next agent has them, too.
+    node.kill_agent();
+    node.start_agent(&[]);
+    eventually("the next agent knows them", || {
+        has(&node) == [Some(4 * GIB), Some(limit)]
+    });
+    let rest = (card - 4 * GIB) / MIB;
+    let newcomer = fixed(
+        &node,
+        "beside-it",
+        "victim alloc 1G hold",
+        &rest.to_string(),
+    );
+    newcomer.says("alloc 0");
+    let (is_done, said) = resize(&node, &[&name, "--gpu-memory", "5Gi"]);
+    assert!(!is_done && said.contains("beside-it"), "{said}");
+    let (is_done, said) = resize(&node, &[&name, "--gpu-memory", "2Gi"]);
+    assert!(is_done, "{said}");
+    let filled = fill(2);
+    assert!(
+        filled > 4 * GIB - PIECE,
+        "what the newcomer does not have: {filled}"
+    );
     assert_eq!(pod.at(".status.containerStatuses[0].restartCount"), "0");
 }
 

@@ -226,3 +226,75 @@ fn what_another_scheduler_gave_counts_and_a_claim_with_devices_is_shared() {
     cards.dedup();
     assert_eq!(cards.len(), 4, "each card is given once: {cards:?}");
 }
+
+/// A device that its driver attaches to the node once a claim has it (KEP-5007).
+fn slice_with_conditions(node: &str) -> Value {
+    let mut slice = slice(node);
+    slice["spec"]["devices"] = json!([{"name": "gpu-0", "bindingConditions": ["example.com/attached"],
+        "bindingFailureConditions": ["example.com/broken"]}]);
+    slice
+}
+
+/// The driver says something about the device of a claim.
+fn driver_says(cluster: &Cluster, claim: &str, condition: &str) {
+    let condition = json!({"type": condition, "status": "True", "reason": "Fabric", "message": "it is so",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let device =
+        json!({"driver": CLASS, "pool": "node-1", "device": "gpu-0", "conditions": [condition]});
+    let status = json!({"status": {"devices": [device]}}).to_string();
+    let patch = [
+        "patch",
+        "resourceclaim",
+        claim,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &status,
+    ];
+    assert!(!cluster.plane.kubectl(&patch).is_empty());
+}
+
+#[test]
+fn a_pod_is_bound_once_its_device_is_ready_and_gets_another_one_if_it_fails() {
+    let mut cluster = Cluster::bare();
+    let whole = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "gpu", "namespace": "default", "labels": {"kai.scheduler/queue": "default-queue"}},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": CLASS}}]}}});
+    cluster.add_node("node-1", &cards(1));
+    cluster
+        .plane
+        .apply(&[class(), slice_with_conditions("node-1"), whole]);
+    cluster.start_scheduler();
+    cluster.plane.apply(&[user("waits", "gpu")]);
+    let status = || cluster.plane.all("resourceclaims")[0]["status"].clone();
+    let first = cluster.eventually("the pod says what it waits for", |pods| {
+        let conditions = pods[0]["status"]["conditions"].to_string();
+        let is_told = conditions.contains("BindingConditionsPending")
+            && conditions.contains("gpu-0 is not ready: example.com/attached");
+        is_told.then(status)
+    });
+    let given = &first["allocation"]["devices"]["results"][0];
+    assert_eq!(given["bindingConditions"], json!(["example.com/attached"]));
+    assert!(
+        first["allocation"]["allocationTimestamp"].is_string(),
+        "{first}"
+    );
+    assert!(cluster.plane.all("pods")[0]["spec"]["nodeName"].is_null());
+    let explained = cluster.ask(&["explain", "waits", "--address", &cluster.address()]);
+    assert!(
+        explained.contains("waits on node node-1: device"),
+        "{explained}"
+    );
+
+    driver_says(&cluster, "gpu", "example.com/broken");
+    cluster.eventually("the claim has its device anew", |_| {
+        let status = status();
+        let is_new = status["allocation"]["allocationTimestamp"].is_string()
+            && status["devices"].is_null()
+            && !status["reservedFor"].is_null();
+        is_new.then_some(())
+    });
+    assert!(cluster.plane.all("pods")[0]["spec"]["nodeName"].is_null());
+    driver_says(&cluster, "gpu", "example.com/attached");
+    assert_eq!(cluster.bound(1)["waits"], "node-1");
+}

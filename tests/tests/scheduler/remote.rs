@@ -293,7 +293,7 @@ fn allocation(cluster: &Cluster, node: &str, key: &str) -> v1::AllocateRequest {
             limit_bytes: 0,
         }],
         ttl_ms: 0,
-        suspend_when_idle_ms: 0,
+        ..v1::AllocateRequest::default()
     }
 }
 

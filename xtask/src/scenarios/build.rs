@@ -142,6 +142,7 @@ fn ago(age: f64) -> Duration {
 
 fn node(node: &format::ScenarioNode, dra: &format::ScenarioDra) -> Node {
     Node {
+        overcommit: None,
         name: node.name.clone(),
         cpu_millis: node.cpu_millis as i64,
         memory: node.mem_bytes as i64,
@@ -318,6 +319,7 @@ fn task(task: &format::ScenarioTask) -> Result<Task> {
     };
     Ok(Task {
         limit: None,
+        foreign_limits: None,
         name: task.id.clone(),
         set: task.subgroup.clone(),
         status: status(&task.state)?,

@@ -54,7 +54,8 @@ pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
         let (mut pair, mut clock) = (PairedSamples::default(), [Vec::new(), Vec::new()]);
         for _ in 0..rounds {
             for hooked in [false, true] {
-                for (spread, processor) in at_once(setting, row, hooked)? {
+                let side = (BenchDriver::Null, hooked);
+                for (spread, processor) in at_once(setting, row.work, row.processes, side)? {
                     let side = if hooked {
                         &mut pair.with
                     } else {
@@ -73,14 +74,15 @@ pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Starts all workers, lets them begin together, and collects their figures.
-fn at_once(
+/// Starts all workers, lets them begin together, and collects their figures: the clock's, and processor time.
+pub(crate) fn at_once(
     setting: &BenchSetup,
-    row: &ContentionCase,
-    hooked: bool,
+    work: WorkerTask,
+    processes: usize,
+    (driver, hooked): (BenchDriver, bool),
 ) -> Result<Vec<(SampleQuantiles, f64)>> {
-    let workers: Result<Vec<_>> = (0..row.processes)
-        .map(|_| setting.worker(row.work, BenchDriver::Null, hooked))
+    let workers: Result<Vec<_>> = (0..processes)
+        .map(|_| setting.worker(work, driver, hooked))
         .collect();
     let mut workers = workers?;
     for worker in &mut workers {

@@ -1,7 +1,7 @@
 //! What Apportion costs a program. Every figure is a pair, with the library and without it, measured in turns in one
 //! run.
 //!
-//! Three sections: single calls, contention for one account, and starts. Calls go to a driver that does nothing (so the
+//! Four sections: single calls, contention for one account, starts, and elastic shares beside fixed ones. Calls go to a driver that does nothing (so the
 //! difference is the hook) and to the simulated driver (so the ratio is realistic). The design's budgets are printed
 //! with the figures. A missed budget fails nothing, because a busy machine is not a bug. The measuring processes are
 //! this program again (`worker`).
@@ -15,6 +15,7 @@ mod account;
 mod calls;
 mod contention;
 mod cuda;
+mod elastic;
 mod metrics;
 mod quantiles;
 mod setup;
@@ -47,6 +48,8 @@ enum BenchSection {
     Contention,
     /// The start of a process and its first use of CUDA
     Starts,
+    /// An elastic share below its allowance, beside a fixed share
+    Elastic,
 }
 
 fn main() -> ExitCode {
@@ -77,6 +80,9 @@ fn perform(arguments: &BenchArguments) -> Result<()> {
     }
     if wanted(BenchSection::Starts) {
         starts::compare(&setting, rounds)?;
+    }
+    if wanted(BenchSection::Elastic) {
+        elastic::compare(&setting, rounds)?;
     }
     Ok(())
 }

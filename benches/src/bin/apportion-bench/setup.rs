@@ -22,6 +22,8 @@ use crate::worker::{WorkerOutput, WorkerTask};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BenchDriver {
     Null,
+    /// The driver that does nothing, with an account of an elastic share.
+    NullElastic,
     /// The same without stream capture modes, like drivers before CUDA 10.1.
     Modeless,
     /// The driver that does nothing, for a share that sleeps when it is idle.
@@ -38,8 +40,9 @@ pub(crate) struct BenchSetup {
 }
 
 /// The drivers that have an account each.
-const DRIVERS: [BenchDriver; 3] = [
+const DRIVERS: [BenchDriver; 4] = [
     BenchDriver::Null,
+    BenchDriver::NullElastic,
     BenchDriver::Watched,
     BenchDriver::Simulated,
 ];
@@ -91,7 +94,13 @@ impl BenchSetup {
             let card = setting.card(driver)?;
             let account = setting.account(driver);
             std::fs::create_dir(&account)?;
-            account::create(&account, card, driver == BenchDriver::Watched)?;
+            match driver {
+                BenchDriver::NullElastic => account::create_elastic(&account, card)?,
+                BenchDriver::Watched => account::create(&account, card, true)?,
+                BenchDriver::Null | BenchDriver::Modeless | BenchDriver::Simulated => {
+                    account::create(&account, card, false)?;
+                }
+            }
             setting.samples(WorkerTask::FirstUse, driver, true)?;
             account::was_charged(&account)?;
         }
@@ -125,6 +134,7 @@ impl BenchSetup {
     fn account(&self, driver: BenchDriver) -> PathBuf {
         self.folder.path().join(match driver {
             BenchDriver::Null | BenchDriver::Modeless => "account-null",
+            BenchDriver::NullElastic => "account-elastic",
             BenchDriver::Watched => "account-watched",
             BenchDriver::Simulated => "account-simulated",
         })
@@ -132,7 +142,9 @@ impl BenchSetup {
 
     fn driver_folder(&self, driver: BenchDriver) -> PathBuf {
         match driver {
-            BenchDriver::Null | BenchDriver::Watched => self.folder.path().join("null"),
+            BenchDriver::Null | BenchDriver::NullElastic | BenchDriver::Watched => {
+                self.folder.path().join("null")
+            }
             BenchDriver::Modeless => self.folder.path().join("modeless"),
             BenchDriver::Simulated => self.libraries.join(SIM_LIBRARIES),
         }

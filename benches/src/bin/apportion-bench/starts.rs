@@ -13,8 +13,8 @@ use crate::worker::WorkerTask;
 /// A program that does nothing.
 const NOTHING: &str = "/bin/true";
 /// The number of processes of each kind in a round.
-const STARTS: usize = 60;
-const FIRST_USES: usize = 6;
+pub(crate) const STARTS: usize = 60;
+pub(crate) const FIRST_USES: usize = 6;
 
 /// Prints a pair for each kind of start.
 pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
@@ -60,7 +60,11 @@ pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
 
 /// Nanoseconds from the start to the end of a program that does nothing.
 fn nothing(setting: &BenchSetup, hooked: bool) -> Result<f64> {
-    took(setting.command(Path::new(NOTHING), BenchDriver::Null, hooked))
+    nothing_on(setting, BenchDriver::Null, hooked)
+}
+
+pub(crate) fn nothing_on(setting: &BenchSetup, driver: BenchDriver, hooked: bool) -> Result<f64> {
+    took(setting.command(Path::new(NOTHING), driver, hooked))
 }
 
 fn took(mut command: Command) -> Result<f64> {

@@ -13,10 +13,15 @@ pub(crate) struct PairedSamples {
 
 /// Prints the title and the columns of a section.
 pub(crate) fn heading(title: &str) {
+    heading_of(title, ["without", "with"]);
+}
+
+/// The same where the sides have other names.
+pub(crate) fn heading_of(title: &str, [before, after]: [&str; 2]) {
     println!("\n{title}");
     println!(
         "{:<44} {:>10} {:>10} {:>7} {:>10}  {:<21} {:>9}",
-        "", "without", "with", "ratio", "difference", "spread (10-90 %)", "budget"
+        "", before, after, "ratio", "difference", "spread (10-90 %)", "budget"
     );
 }
 

@@ -5,7 +5,7 @@
 //! resource, so they are not in the [`WholeCardTable`](super::WholeCardTable). If somebody already has a share of
 //! such a card, it was allocated twice before the agent could know. The ledger keeps the first allocation.
 
-use apportion_abi::CardUuid;
+use apportion_abi::{BurstTerms, CardUuid};
 
 use crate::allocation::{
     Allocation, AllocationOwner, AllocationPhase, CardGrant, SuspensionCause, SuspensionPhase,
@@ -78,6 +78,7 @@ impl Ledger {
             state: AllocationPhase::Allocated(AllocationOwner::Pod(pod.to_owned())),
             created: now,
             grants,
+            terms: BurstTerms::default(),
             is_whole: true,
             suspension: SuspensionPhase::Running,
             suspension_cause: SuspensionCause::Client,

@@ -101,6 +101,7 @@ fn nothing_is_limited_on_a_whole_card_and_its_size_is_not_changed() {
     let refused = node.apply(LedgerEvent::Resize {
         id: id.clone(),
         asks,
+        ceilings: Vec::new(),
     });
     assert_eq!(refused, Err(AllocationRefusal::Whole(id)));
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, CardUuid};
+use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid};
 use apportion_ledger::{
     AllocationId, AllocationOwner, AllocationRefusal, EpochMillis, GpuTopology, Ledger,
     LedgerEffect, LedgerEvent, LimitEnforcement, OffenderPolicy, PlacementProposal, SlotTable,
@@ -78,6 +78,7 @@ impl WholeCardNode {
                 })
                 .collect(),
             ceilings: Vec::new(),
+            terms: BurstTerms::default(),
             ttl: TTL,
             idle_after: None,
         };

@@ -31,6 +31,7 @@ pub(super) fn of(view: &AgentView) -> GpuNodeStatus {
         last_heartbeat_time: None,
         simulated: node.simulated,
         agent_address: None,
+        overcommit_percent: Some(i64::from(node.overcommit_hundredths)).filter(|of| *of > 0),
         totals: totals(list, &cards),
         conditions: vec![ready(view, &cards)],
         enforcement: enforcement(view),
@@ -329,5 +330,16 @@ mod tests {
         let mut bare = view(true, healthy);
         bare.list.cards.clear();
         assert_eq!(reason(&bare), condition("False", "NoCards"));
+    }
+
+    #[test]
+    fn how_far_limits_may_exceed_a_gpu_is_published_in_percent() {
+        let mut view = view(true, v1::CardHealth::Healthy);
+        assert_eq!(of(&view).overcommit_percent, None, "zero is no factor");
+        view.list.node = Some(v1::Node {
+            overcommit_hundredths: 150,
+            ..v1::Node::default()
+        });
+        assert_eq!(of(&view).overcommit_percent, Some(150));
     }
 }

@@ -28,10 +28,11 @@ use crate::units::Bytes;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct CardBurst {
-    /// What is guaranteed. Written by: agent, once, before the file has its name. Read by: memory queries. Relaxed.
+    /// What is guaranteed. Written by: agent, before the file has its name and by each resize. Read by: memory queries.
+    /// Relaxed.
     guaranteed: AtomicU64,
-    /// The most that the allowance can grow to. Written by: agent, once, before the file has its name. Read by: charges
-    /// that were refused. Relaxed.
+    /// The most that the allowance can grow to. Written by: agent, before the file has its name and by each resize. Read
+    /// by: charges that were refused. Relaxed: the agent refuses what is above it.
     ceiling: AtomicU64,
     /// The allowance that could be had now.
     /// Written by: agent, after each sample and each change on the card. Read by: memory queries. Relaxed.
@@ -74,6 +75,12 @@ impl CardBurst {
     #[must_use]
     pub fn ceiling(&self) -> Bytes {
         Bytes(self.ceiling.load(Relaxed))
+    }
+
+    /// Writes both numbers. For the agent.
+    pub fn set_range(&self, range: NewBurst) {
+        self.guaranteed.store(range.guaranteed.0, Relaxed);
+        self.ceiling.store(range.ceiling.0, Relaxed);
     }
 
     /// The allowance that could be had now.
@@ -187,8 +194,7 @@ impl BurstMap {
             cards: cards.len(),
         };
         for (words, card) in map.cards().iter().zip(cards) {
-            words.guaranteed.store(card.guaranteed.0, Relaxed);
-            words.ceiling.store(card.ceiling.0, Relaxed);
+            words.set_range(*card);
             words.reachable.store(card.guaranteed.0, Relaxed);
         }
         map.mapping.publish(BURST_MAGIC);

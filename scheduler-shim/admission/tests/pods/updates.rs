@@ -1,5 +1,6 @@
 //! What may change in an existing pod.
 
+use apportion_admission::resize::{read_text, request_text};
 use apportion_admission::{AdmissionSettings, Pod, validate_update};
 use serde_json::{Value, json};
 
@@ -114,6 +115,198 @@ fn a_share_that_a_quota_counts_keeps_its_size() {
         said(&counted, "gpu-memory", Some("3000")),
         "annotation gpu-memory of pod lab/train-0 cannot change from \"2000\" to \"3000\": its container main requests 2000 of apportion.dev/gpu-share-mib, which Kubernetes cannot change while the pod runs; delete the pod and create it anew"
     );
+}
+
+const MARK: &str = "apportion.dev/gpu-memory-burst";
+const REQUEST: &str = "nvidia.com/container.main.gpu-memory.request";
+const LIMIT: &str = "nvidia.com/container.main.gpu-memory.limit";
+
+/// A pod that may burst, and that the scheduler has bound with this request.
+fn elastic(mut annotations: Value, limits: Value) -> Pod {
+    let asked = annotations.as_object().expect("it is a map").clone();
+    annotations[MARK] = "true".into();
+    let mut pod = limited(annotations, limits);
+    pod.spec.node_name = "node-7".to_owned();
+    let text = asked
+        .iter()
+        .map(|(key, value)| format!("{key}={}", value.as_str().expect("it is text")));
+    let text = text.collect::<Vec<_>>().join(",");
+    let annotations = &mut pod.metadata.annotations;
+    annotations.insert("apportion.dev/allocated".to_owned(), text);
+    pod
+}
+
+/// What is said about a change of several annotations; `null` removes one.
+fn said_of(old: &Pod, changes: Value) -> String {
+    let mut new = old.clone();
+    let all = &mut new.metadata.annotations;
+    for (key, value) in changes.as_object().expect("it is a map") {
+        match value.as_str() {
+            Some(value) => all.insert(key.clone(), value.to_owned()),
+            None => all.remove(key),
+        };
+    }
+    // What the cluster says about new pods by now does not matter.
+    let judged = validate_update(old, &new, &settings());
+    judged.map_or_else(|refusal| refusal.to_string(), |()| String::new())
+}
+
+#[test]
+fn the_request_and_the_limit_of_a_pod_that_may_burst_can_change_in_each_form() {
+    let portion = "kai.scheduler/container.main.gpu-memory.portion.limit";
+    for (pod, changes) in [
+        (
+            json!({"gpu-memory": "2000", "gpu-memory.limit": "4Gi"}),
+            vec![
+                json!({"gpu-memory": "3000"}),
+                json!({"gpu-memory.limit": "12Gi"}),
+                json!({"gpu-memory": "5000", "gpu-memory.limit": "8Gi"}),
+                json!({"gpu-memory.limit": null}),
+                json!({"gpu-memory": "4096"}),
+            ],
+        ),
+        (
+            json!({"gpu-memory": "2000"}),
+            vec![json!({"gpu-memory.limit": "4Gi"})],
+        ),
+        (
+            json!({"gpu-fraction": "0.25", "gpu-fraction.limit": "0.75"}),
+            vec![
+                json!({"gpu-fraction": "0.5"}),
+                json!({"gpu-fraction.limit": "0.5"}),
+                json!({"gpu-fraction.limit": null}),
+                json!({"gpu-fraction.limit": null, (portion): "0.5"}),
+            ],
+        ),
+        (
+            json!({(REQUEST): "2Gi", (LIMIT): "4Gi"}),
+            vec![
+                json!({(REQUEST): "1Gi"}),
+                json!({(LIMIT): "8Gi"}),
+                json!({(REQUEST): null}),
+                json!({(LIMIT): null}),
+            ],
+        ),
+    ] {
+        let old = elastic(pod, json!({}));
+        for change in changes {
+            assert_eq!(said_of(&old, change.clone()), "", "{change}");
+        }
+    }
+}
+
+#[test]
+fn a_pod_that_may_burst_keeps_the_rest_of_its_request_and_the_rules_of_a_new_pod() {
+    let old = elastic(
+        json!({"gpu-memory": "2000", "gpu-memory.limit": "4Gi"}),
+        json!({}),
+    );
+    let keeps = "where only how much it requests and its limit can change";
+    let named = elastic(json!({(REQUEST): "2Gi", (LIMIT): "4Gi"}), json!({}));
+    let other = "nvidia.com/container.side.gpu-memory.limit";
+    for (pod, change, words) in [
+        (
+            &old,
+            json!({"gpu-memory": null, "gpu-fraction": "0.5", "gpu-memory.limit": null}),
+            keeps,
+        ),
+        (&old, json!({"gpu-fraction-num-devices": "2"}), keeps),
+        (&old, json!({(REQUEST): "2000Mi"}), keeps),
+        (&old, json!({(MARK): null}), keeps),
+        (&named, json!({(other): "1Gi"}), keeps),
+        (&named, json!({(REQUEST): null, (LIMIT): null}), keeps),
+        (
+            &old,
+            json!({"gpu-memory.limit": "1Gi"}),
+            "must not be smaller than",
+        ),
+        (
+            &old,
+            json!({"gpu-memory": "1"}),
+            "less than 2 MiB, the smallest share",
+        ),
+        (&named, json!({(LIMIT): "1Gi"}), REQUEST),
+    ] {
+        let said = said_of(pod, change.clone());
+        assert!(said.contains(words), "{change}: {said}");
+    }
+    let mut unknown = old.clone();
+    unknown
+        .metadata
+        .annotations
+        .remove("apportion.dev/allocated");
+    let said = said_of(&unknown, json!({"gpu-memory.limit": "8Gi"}));
+    assert!(said.contains("keeps its share there"), "{said}");
+}
+
+#[test]
+fn a_fixed_pod_gets_no_limit_and_nobody_writes_the_mark() {
+    let fixed = placed(json!({"gpu-memory": "2000"}), json!({}));
+    let said = said_of(&fixed, json!({"gpu-memory.limit": "4Gi"}));
+    assert!(
+        said.contains("only the value of gpu-memory can change"),
+        "{said}"
+    );
+    let said = said_of(&fixed, json!({(MARK): "true"}));
+    assert!(said.contains(MARK), "{said}");
+    let waiting = pod(json!({"gpu-memory": "2000"}));
+    for change in [
+        json!({(MARK): "true"}),
+        json!({(MARK): "true", "gpu-memory.limit": "4Gi"}),
+    ] {
+        let said = said_of(&waiting, change);
+        assert!(
+            said.contains("may only be written by the webhook"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_limit_changes_where_a_quota_counts_the_request() {
+    let limits = json!({"apportion.dev/gpu-share-mib": "2000"});
+    let counted = elastic(
+        json!({"gpu-memory": "2000", "gpu-memory.limit": "4Gi"}),
+        limits,
+    );
+    assert_eq!(said_of(&counted, json!({"gpu-memory.limit": "8Gi"})), "");
+    let said = said_of(&counted, json!({"gpu-memory": "3000"}));
+    let words = "requests 2000 of apportion.dev/gpu-share-mib, which Kubernetes cannot change";
+    assert!(said.contains(words), "{said}");
+}
+
+#[test]
+fn the_text_of_a_request_has_all_amounts_of_a_pod_that_may_burst() {
+    let text = |annotations: Value| {
+        let pod = pod(annotations);
+        let all = pod.metadata.annotations.iter();
+        request_text(all.map(|(key, value)| (key.as_str(), value.as_str())))
+    };
+    let both = json!({"gpu-memory": "2000", "gpu-memory.limit": "4Gi", "note": "x"});
+    assert_eq!(text(both.clone()).as_deref(), Some("gpu-memory=2000"));
+    let mut marked = both;
+    marked[MARK] = "true".into();
+    assert_eq!(
+        text(marked).as_deref(),
+        Some("gpu-memory=2000,gpu-memory.limit=4Gi")
+    );
+    let named = json!({(REQUEST): "2Gi", (LIMIT): "4Gi", (MARK): "true"});
+    let said = text(named).unwrap();
+    assert_eq!(said, format!("{LIMIT}=4Gi,{REQUEST}=2Gi"));
+    assert_eq!(read_text(&said).unwrap().len(), 2);
+    for (annotations, expected) in [
+        (json!({(REQUEST): "2Gi"}), None),
+        (
+            json!({"gpu-memory": "2000", "gpu-fraction": "0.5", (MARK): "true"}),
+            None,
+        ),
+        (json!({"note": "x", (MARK): "true"}), None),
+    ] {
+        assert_eq!(text(annotations), expected);
+    }
+    for text in ["", "gpu-memory", "gpu-memory=1,note=2", "note=1"] {
+        assert_eq!(read_text(text), None, "{text}");
+    }
 }
 
 #[test]

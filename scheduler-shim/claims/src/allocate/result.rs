@@ -19,6 +19,7 @@ impl AllocationSearch<'_> {
                 config: claim.config(),
             },
             node_selector: self.node_selector(claim),
+            allocation_timestamp: None,
         });
         results.collect()
     }
@@ -31,15 +32,18 @@ impl AllocationSearch<'_> {
         let given = claim.given.iter().map(|given| {
             let plan = &claim.requests[given.request][given.alternative];
             let pool = &self.devices.pools[given.index.pool].name;
+            let device = self.devices.device(given.index);
             AllocatedDevice {
                 request: plan.name.to_string(),
                 driver: pool.driver.to_owned(),
                 pool: pool.pool.to_owned(),
-                device: self.devices.device(given.index).name.clone(),
+                device: device.name.clone(),
                 admin_access: plan.terms.admin_access.then_some(true),
                 tolerations: plan.terms.tolerations.clone(),
                 share_id: given.share.is_some().then(&mut *share_ids),
                 consumed_capacity: given.share.clone().unwrap_or_default(),
+                binding_conditions: device.binding_conditions.clone(),
+                binding_failure_conditions: device.binding_failure_conditions.clone(),
             }
         });
         given.collect()

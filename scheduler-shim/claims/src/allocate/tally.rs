@@ -52,8 +52,7 @@ impl AllocationSearch<'_> {
             let used = self.used(index);
             let slice = &self.devices.slice(index).slice;
             let is_owned = !plan.terms.admin_access && used.is_some_and(|used| used.owners > 0);
-            let is_unsupported = !device.binding_conditions.is_empty()
-                || !slice.spec.skip_node_operations.is_empty();
+            let is_unsupported = !slice.spec.skip_node_operations.is_empty();
             // An error is for the search to report, if it comes that far.
             let is_selected = self.devices.selects(plan, index).unwrap_or(true);
             let count = if is_unsupported {

@@ -53,6 +53,7 @@ func (l lister) Get(name string) (*resourceapi.DeviceClass, error) {
 var features = structured.Features{
 	AdminAccess:             true,
 	ConsumableCapacity:      true,
+	DeviceBindingAndStatus:  true,
 	DeviceTaints:            true,
 	FractionalCapacityRange: true,
 	ListTypeAttributes:      true,

@@ -208,6 +208,12 @@ fn device(random: &mut Random, name: &str, has_counters: bool) -> Value {
     if random.percent(5) {
         device["bindsToNode"] = json!(true);
     }
+    if random.percent(5) {
+        device["bindingConditions"] = json!(["example.com/attached"]);
+        if random.percent(50) {
+            device["bindingFailureConditions"] = json!(["example.com/broken"]);
+        }
+    }
     if has_counters && random.percent(70) {
         device["consumesCounters"] = json!([{"counterSet": "card", "counters": {
             "memory": {"value": random.one(&["1Gi", "2Gi", "5Gi"])},

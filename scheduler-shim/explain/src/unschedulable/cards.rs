@@ -98,7 +98,7 @@ fn unmet_memory(
     } else {
         0
     };
-    let mut shortfalls = Vec::new();
+    let (mut shortfalls, mut over) = (Vec::new(), Vec::new());
     for (card, size, holders) in cards(decided, node) {
         let capacity = CardCapacity {
             total: size,
@@ -110,12 +110,19 @@ fn unmet_memory(
             bytes: share_of(task, size),
         };
         match fits(capacity, &holders, Bytes::ZERO, ask) {
-            Ok(()) => roomy += 1,
+            Ok(()) => match over_limits(decided, task, node, (&card, size)) {
+                None => roomy += 1,
+                Some(message) => over.push(message),
+            },
             Err(shortfall) => shortfalls.push((card, shortfall)),
         }
     }
     if roomy >= devices {
         return None;
+    }
+    // A card with room is closer than one without.
+    if let Some(message) = over.into_iter().next() {
+        return Some((UnmetRequirement::GpuLimits, message));
     }
     // One that others will release is closer than one that is too small.
     let closest = shortfalls.into_iter().max_by_key(|(card, shortfall)| {
@@ -144,6 +151,27 @@ fn unmet_memory(
         holders.join(", ")
     );
     Some((UnmetRequirement::GpuMemory, message))
+}
+
+/// Why the limits on a card leave no room for that of the pod, if the agent bounds it.
+fn over_limits(
+    decided: &DecidedCluster<'_>,
+    task: &Task,
+    node: &Node,
+    (card, size): (&str, Bytes),
+) -> Option<String> {
+    let factor = node.overcommit?;
+    let limit = task.limit_above(size, share_of(task, size))?;
+    let (sum, bound) = (
+        decided.limits_on(&node.name, card).plus(limit),
+        factor.of(size),
+    );
+    (sum > bound).then(|| {
+        format!(
+            "asked for a limit of {limit}; with it the limits on {card} would add up to {sum}, and its agent allows \
+             {bound}, {factor} times its {size} (--gpu-memory-overcommit)"
+        )
+    })
 }
 
 /// The shared cards of a node, and all healthy ones that are listed, with memory and holders.
@@ -180,4 +208,92 @@ fn too_few(task: &Task, node: &Node, idle: i64) -> String {
         idle.max(0),
         node.card_count()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use apportion_abi::Share;
+    use apportion_policy::cluster::{Cluster, Job, ListedCard, PodSet, SubGroupSet, TaskStatus};
+
+    use super::*;
+    use crate::decided_cluster::decide;
+
+    fn task(name: &str, mib: u64, limit: u64) -> Task {
+        Task {
+            name: format!("team/{name}"),
+            set: "default".to_owned(),
+            cards: TaskGpuRequest::Shared {
+                share: Share::Memory(Bytes::from_mib(mib)),
+                devices: 1,
+            },
+            limit: Some(Share::Memory(Bytes::from_mib(limit))),
+            ..Task::default()
+        }
+    }
+
+    fn cluster(factor: &str, tasks: Vec<Task>) -> Cluster {
+        let node = Node {
+            name: "n".to_owned(),
+            cpu_millis: 1000,
+            memory: 1 << 40,
+            pods: 100,
+            listed: vec![ListedCard {
+                name: "GPU-1".to_owned(),
+                memory: Bytes::from_mib(16_384),
+                is_healthy: true,
+            }],
+            overcommit: factor.parse().ok(),
+            ..Node::default()
+        };
+        let job = Job {
+            name: "team/all".to_owned(),
+            root: SubGroupSet {
+                sets: vec![PodSet {
+                    name: "default".to_owned(),
+                    ..PodSet::default()
+                }],
+                ..SubGroupSet::default()
+            },
+            tasks,
+            ..Job::default()
+        };
+        Cluster {
+            nodes: vec![node],
+            jobs: vec![Arc::new(job)],
+            ..Cluster::default()
+        }
+    }
+
+    fn why(factor: &str, limit: u64) -> Option<(UnmetRequirement, String)> {
+        let running = Task {
+            status: TaskStatus::Running,
+            node: Some("n".to_owned()),
+            on: vec!["GPU-1".to_owned()],
+            ..task("runs", 4096, 16_384)
+        };
+        let cluster = cluster(factor, vec![running, task("waits", 4096, limit)]);
+        let decided = decide(Duration::ZERO, &cluster);
+        let (_, waiting) = decided.task("team/waits").expect("it is there");
+        unmet(&decided, waiting, &cluster.nodes[0], 0)
+    }
+
+    #[test]
+    fn limits_that_would_add_up_to_too_much_are_said_with_their_numbers() {
+        let (requirement, message) = why("1.5", 12_288).expect("8 GiB are left for limits");
+        assert_eq!(requirement, UnmetRequirement::GpuLimits);
+        assert_eq!(
+            message,
+            "asked for a limit of 12.0 GiB; with it the limits on GPU-1 would add up to 28.0 GiB, and its agent \
+             allows 24.0 GiB, 1.5 times its 16.0 GiB (--gpu-memory-overcommit)"
+        );
+        assert_eq!(why("1.5", 8192), None);
+        assert_eq!(
+            why("no factor", 16_384),
+            None,
+            "an older agent says nothing"
+        );
+    }
 }

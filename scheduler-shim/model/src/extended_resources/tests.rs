@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use apportion_claims::binding::BindingClock;
 use serde_json::{Value, json};
 
 use super::*;
@@ -49,7 +50,8 @@ fn read(mut objects: Vec<Value>, pod: Value) -> (Task, Vec<(String, f64)>) {
         now,
         &mut warnings,
     );
-    claims::enter(&inventory, &mut read.cluster, &AssumedAllocations::new());
+    let (assumed, clock) = (AssumedAllocations::new(), BindingClock::at(now));
+    claims::enter(&inventory, &mut read.cluster, &assumed, clock);
     let task = read.cluster.jobs[0].tasks[0].clone();
     let claims = read.cluster.claims.iter();
     let claims = claims.map(|claim| (claim.name.clone(), claim.charge));

@@ -1,6 +1,6 @@
 //! What pods ask for as amounts of resources: cards are numbers, and a share in bytes is a part of some card.
 
-use apportion_abi::{Bytes, Share};
+use apportion_abi::{Bytes, CardCapacity, Share, whole_units};
 
 use super::{Task, TaskGpuRequest};
 use crate::amounts::ResourceAmounts;
@@ -45,7 +45,31 @@ impl TaskGpuRequest {
     }
 }
 
+/// How much of a card of this size a limit is: an agent caps it at the card.
+#[must_use]
+pub fn limit_of(limit: Share, card: Bytes) -> Bytes {
+    let capacity = CardCapacity {
+        total: card,
+        reserved: Bytes::ZERO,
+    };
+    limit.bytes_of(capacity).min(whole_units(card))
+}
+
 impl Task {
+    /// Its limit on a card of this size of which it takes `bytes`, if that is more.
+    #[must_use]
+    pub fn limit_above(&self, card: Bytes, bytes: Bytes) -> Option<Bytes> {
+        let limit = limit_of(self.limit?, card);
+        (limit > bytes).then_some(limit)
+    }
+
+    /// What it adds to the limits on a card of this size of which it takes `bytes`.
+    #[must_use]
+    pub fn ceiling(&self, card: Bytes, bytes: Bytes) -> Bytes {
+        let own = || self.limit_above(card, bytes).unwrap_or(bytes);
+        self.foreign_limits.unwrap_or_else(own)
+    }
+
     /// What it is charged on cards with this memory.
     #[must_use]
     pub fn amounts(&self, card: Bytes) -> ResourceAmounts {

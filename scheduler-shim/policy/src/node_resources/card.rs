@@ -2,21 +2,85 @@
 
 use apportion_abi::{Bytes, CardCapacity, SHARE_UNIT, Share};
 
+use super::HoldState;
+use crate::cluster::limit_of;
+
 /// The key of a shared card; unique in the session.
 pub(crate) type CardKey = u32;
 
 /// A card that pods share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharedCard {
-    pub(super) held: u64,
-    pub(super) releasing: u64,
-    pub(super) reserved: u64,
+    /// What pods take of its memory.
+    pub(super) memory: HeldSums,
+    /// What their limits add up to.
+    pub(super) limits: HeldSums,
+}
+
+/// Three sums of bytes, by how pods hold them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HeldSums {
+    held: u64,
+    releasing: u64,
+    reserved: u64,
+}
+
+impl HeldSums {
+    pub(super) fn update(&mut self, bytes: Bytes, hold: HoldState, count: i64) {
+        let sum = match hold {
+            HoldState::Held => &mut self.held,
+            HoldState::Releasing => &mut self.releasing,
+            HoldState::Reserved => &mut self.reserved,
+        };
+        *sum = if count > 0 {
+            sum.saturating_add(bytes.0)
+        } else {
+            sum.saturating_sub(bytes.0)
+        };
+    }
+
+    /// What is there now.
+    fn here(self) -> u64 {
+        self.held.saturating_add(self.releasing)
+    }
+
+    /// What stays or will be there.
+    fn stays(self) -> u64 {
+        self.held.saturating_add(self.reserved)
+    }
+}
+
+/// What a pod asks of one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CardAsk {
+    /// What it takes.
+    pub(crate) bytes: Bytes,
+    /// Its limit and what the limits on the card may add up to, if that is bounded for it.
+    pub(super) limit: Option<(Bytes, Bytes)>,
+}
+
+impl CardAsk {
+    fn fits_limits(self, others: u64) -> bool {
+        let sum = |limit: Bytes| others.saturating_add(limit.0);
+        self.limit
+            .is_none_or(|(limit, bound)| sum(limit) <= bound.0)
+    }
 }
 
 impl SharedCard {
     /// Whether pods hold any of it now, so that it is no idle card.
     pub(crate) fn is_occupied(self) -> bool {
-        self.held + self.releasing > 0
+        self.here() > 0
+    }
+
+    /// What pods hold of it now.
+    pub(super) fn here(self) -> u64 {
+        self.memory.here()
+    }
+
+    /// What is being released and not reserved.
+    pub(super) fn leaves(self) -> u64 {
+        self.memory.releasing.saturating_sub(self.memory.reserved)
     }
 
     /// How many more whole cards there are when all leaving pods are gone.
@@ -24,14 +88,14 @@ impl SharedCard {
         if self.is_occupied() {
             i64::from(self.stays() == 0)
         } else {
-            -i64::from(self.reserved > 0)
+            -i64::from(self.memory.reserved > 0)
         }
     }
 
     /// What stays or will be on it. The choice of a card must be the same before and after the leaving pods are
     /// gone.
     pub(crate) fn stays(self) -> u64 {
-        self.held + self.reserved
+        self.memory.stays()
     }
 
     /// The part of `whole` that stays or will be taken.
@@ -40,13 +104,17 @@ impl SharedCard {
     }
 
     /// Whether `ask` fits beside what stays, on a card where something stays.
-    pub(super) fn fits_when_freed(self, whole: Bytes, ask: Bytes) -> bool {
-        self.stays() > 0 && self.stays().saturating_add(ask.0) <= whole.0
+    pub(super) fn fits_when_freed(self, whole: Bytes, ask: CardAsk) -> bool {
+        self.stays() > 0
+            && self.stays().saturating_add(ask.bytes.0) <= whole.0
+            && ask.fits_limits(self.limits.stays())
     }
 
     /// Whether `ask` fits beside everything that is there now.
-    pub(crate) fn fits_now(self, whole: Bytes, ask: Bytes) -> bool {
-        self.is_occupied() && (self.held + self.releasing).saturating_add(ask.0) <= whole.0
+    pub(crate) fn fits_now(self, whole: Bytes, ask: CardAsk) -> bool {
+        self.is_occupied()
+            && self.here().saturating_add(ask.bytes.0) <= whole.0
+            && ask.fits_limits(self.limits.here())
     }
 }
 
@@ -55,6 +123,10 @@ impl SharedCard {
 pub(crate) struct CardShareRequest {
     /// The share of each.
     pub(crate) share: Share,
+    /// How much of each it may use, if that is more.
+    pub(crate) limit: Option<Share>,
+    /// What the limits of the shares that this stands for add up to, if it is no pod's.
+    pub(crate) foreign_limits: Option<Bytes>,
     /// The number of cards.
     pub(crate) devices: usize,
     /// The smallest card that may be used: on a smaller one, bytes count for more than a queue has left.
@@ -77,6 +149,13 @@ impl CardShareRequest {
             reserved: Bytes::ZERO,
         };
         Bytes(self.share.bytes_of(capacity).0.max(1))
+    }
+
+    /// What it adds to the limits on a card of this size.
+    pub(crate) fn ceiling(&self, size: Bytes) -> Bytes {
+        let limit = self.limit.map(|limit| limit_of(limit, size));
+        let own = || limit.unwrap_or_default().max(self.on(size));
+        self.foreign_limits.unwrap_or_else(own)
     }
 }
 

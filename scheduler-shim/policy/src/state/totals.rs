@@ -161,6 +161,7 @@ fn empty_node(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeSta
         },
         total,
         card_memory: node.card_memory,
+        overcommit: node.overcommit,
         mig: node.mig,
         parts: Rc::clone(parts),
         shared: BTreeMap::new(),

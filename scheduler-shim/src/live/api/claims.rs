@@ -138,8 +138,12 @@ impl ApiWriter {
         }
         let mut change = json!({"reservedFor": users});
         if has.is_null() {
-            change["allocation"] =
-                serde_json::from_str(&one.allocation).map_err(|error| lost(&error.to_string()))?;
+            let allocation = serde_json::from_str(&one.allocation);
+            change["allocation"] = allocation.map_err(|error| lost(&error.to_string()))?;
+            // The devices have their time to get ready from now on.
+            let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second());
+            let now = now.map_err(|error| lost(&error.to_string()))?;
+            change["allocation"]["allocationTimestamp"] = json!(now);
             if !found.finalizers().iter().any(|name| name == FINALIZER) {
                 let mut finalizers = found.finalizers().to_vec();
                 finalizers.push(FINALIZER.to_owned());

@@ -34,7 +34,6 @@ const AT_ONCE: usize = 8;
 const REFUSED_FOR: Duration = Duration::from_secs(15);
 
 /// Writes about pod groups.
-#[derive(Clone)]
 pub(super) struct GroupWriter {
     client: Client,
     recorder: Arc<events::Recorder>,
@@ -89,7 +88,8 @@ impl GroupWriter {
             return false;
         }
         let what = name(&write);
-        let done = match timeout(PATIENCE, self.send(write)).await {
+        // Thousands may wait for a permit. The request's future is large, so it is allocated only now.
+        let done = match timeout(PATIENCE, Box::pin(self.send(write))).await {
             Ok(done) => done.map_err(why_not),
             Err(late) => Err(GroupWriteError::Failed(late.to_string())),
         };

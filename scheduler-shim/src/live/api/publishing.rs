@@ -9,6 +9,9 @@ use tracing::warn;
 use super::ApiWriter;
 use crate::live::event::{PodEventReason, PodRef};
 
+/// The reason of kube-scheduler's event about a pod whose devices are not ready yet.
+const AWAITS_DEVICES: &str = "BindingConditionsPending";
+
 impl ApiWriter {
     /// Publishes an event. Why a pod waits is also its condition.
     pub(super) async fn publish_event(
@@ -17,9 +20,22 @@ impl ApiWriter {
         reason: PodEventReason,
         message: String,
     ) {
-        if reason == PodEventReason::Unschedulable {
+        // Only the first of them makes autoscalers add nodes.
+        let of_condition = match reason {
+            PodEventReason::Unschedulable => Some("Unschedulable"),
+            PodEventReason::AwaitsDevices => Some(AWAITS_DEVICES),
+            PodEventReason::Scheduled
+            | PodEventReason::NotBound
+            | PodEventReason::Evicted
+            | PodEventReason::NotEvicted
+            | PodEventReason::NotAdopted
+            | PodEventReason::Resized
+            | PodEventReason::ResizeDeferred
+            | PodEventReason::ResizeInfeasible => None,
+        };
+        if let Some(reason) = of_condition {
             let condition = json!({"status": {"conditions": [{"type": "PodScheduled",
-                "status": "False", "reason": "Unschedulable", "message": message}]}});
+                "status": "False", "reason": reason, "message": message}]}});
             let (pods, parameters) = (self.pods(pod), PatchParams::default());
             let patch = Patch::Strategic(condition);
             let patched = pods.patch_status(&pod.name, &parameters, &patch);
@@ -65,6 +81,7 @@ const fn event_fields(reason: PodEventReason) -> (events::EventType, &'static st
     match reason {
         PodEventReason::Scheduled => (Normal, "Scheduled", "Binding"),
         PodEventReason::Unschedulable => (Warning, "Unschedulable", "Scheduling"),
+        PodEventReason::AwaitsDevices => (Normal, AWAITS_DEVICES, "Scheduling"),
         PodEventReason::NotBound => (Warning, "BindingError", "Binding"),
         PodEventReason::Evicted => (Normal, "Evict", "Evicting"),
         PodEventReason::NotEvicted => (Normal, "EvictionRefused", "Evicting"),

@@ -7,9 +7,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::live::claims::{ClaimReservation, ReservedClaim, version};
-use crate::live::event::{PodRef, SchedulerEffect, SchedulerEvent};
+use crate::live::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use crate::live::model::ClusterModel;
 
+mod devices;
 mod extended;
 mod named;
 
@@ -18,6 +19,9 @@ const UNITS: i64 = 10;
 /// The other name of a class.
 const WHOLE: &str = "nvidia.com/gpu";
 const NODES: [&str; 2] = ["n1", "n2"];
+/// What must hold of some devices before a pod is bound, and what must not.
+const ATTACHED: &str = "example.com/attached";
+const BROKEN: &str = "example.com/broken";
 
 /// An API server with one watch for claims and one for everything else.
 struct ClaimCluster {
@@ -28,7 +32,13 @@ struct ClaimCluster {
     pod_events: VecDeque<SchedulerEvent>,
     claim_events: VecDeque<SchedulerEvent>,
     binds: Vec<SchedulerEffect>,
+    /// Claims to reserve before their pods are bound, and claims to release.
+    attachments: Vec<SchedulerEffect>,
     evictions: Vec<PodRef>,
+    /// What pods were told that they wait for, and why they were not bound.
+    told: Vec<String>,
+    /// Whether the last devices of each node have binding conditions.
+    has_conditions: bool,
     /// Claims to delete, with their pods.
     deletions: Vec<(PodRef, String)>,
     made: usize,
@@ -45,7 +55,14 @@ fn fixed(kind: &str, version: &str, name: &str, rest: &Value) -> Value {
 
 impl ClaimCluster {
     fn new() -> Self {
+        Self::with(false)
+    }
+
+    fn with(has_conditions: bool) -> Self {
         let mut cluster = Self {
+            has_conditions,
+            attachments: Vec::new(),
+            told: Vec::new(),
             now: Duration::from_secs(1_000_000),
             model: ClusterModel::new(vec!["kai-scheduler".to_owned()]),
             pods: BTreeMap::new(),
@@ -80,9 +97,13 @@ impl ClaimCluster {
                     "capacity": {"memory": {"value": UNITS.to_string(),
                         "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1"}}}}})
             };
+            let mut devices = [shared("shared-0"), shared("shared-1"), json!({"name": "whole-0"})];
+            for device in devices.iter_mut().skip(1).filter(|_| self.has_conditions) {
+                device["bindingConditions"] = json!([ATTACHED]);
+                device["bindingFailureConditions"] = json!([BROKEN]);
+            }
             let spec = json!({"driver": "gpu.example.com", "nodeName": name,
-                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-                "devices": [shared("shared-0"), shared("shared-1"), {"name": "whole-0"}]});
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}, "devices": devices});
             fixed("ResourceSlice", "resource.k8s.io/v1", name, &json!({"spec": spec}))
         });
         let class = |name: &str, is_shared: bool| {
@@ -127,6 +148,14 @@ impl ClaimCluster {
         for effect in effects {
             match effect {
                 SchedulerEffect::Bind { .. } => self.binds.push(effect),
+                SchedulerEffect::ReserveClaims { .. } | SchedulerEffect::ReleaseClaims { .. } => {
+                    self.attachments.push(effect);
+                }
+                SchedulerEffect::PublishEvent {
+                    reason: PodEventReason::AwaitsDevices | PodEventReason::NotBound,
+                    message,
+                    ..
+                } => self.told.push(message),
                 SchedulerEffect::Evict(pod) => self.evictions.push(pod),
                 SchedulerEffect::DeleteClaim { pod, claim, .. } => {
                     self.deletions.push((pod, claim));
@@ -241,23 +270,23 @@ impl ClaimCluster {
         }
         let effect = self.binds.remove(which % self.binds.len());
         let SchedulerEffect::Bind {
-            node, pod, claims, ..
+            node,
+            pod,
+            claims,
+            are_claims_reserved,
+            ..
         } = effect
         else {
             return;
         };
-        let objects: Option<Vec<String>> = (claims.iter())
-            .filter(|_| fails_at != Some(0))
-            .map(|one| self.reserve(&pod, one))
-            .collect();
-        let objects = objects.filter(|objects| objects.len() == claims.len());
+        let objects = if are_claims_reserved {
+            self.check_devices(&pod);
+            let own = self.pods.get(&pod.name).and_then(|pod| self.claim_of(pod));
+            Some(own.into_iter().collect())
+        } else {
+            self.reserve_all(&pod, &claims, fails_at == Some(0))
+        };
         let is_reserved = objects.is_some();
-        if let Some(objects) = &objects {
-            let reserved = claims.iter().zip(objects);
-            let reserved = reserved.map(|(one, object)| self.reserved(one, object));
-            let event = SchedulerEvent::ClaimsReserved(pod.clone(), reserved.collect());
-            self.deliver(event);
-        }
         let is_there = |found: &&mut Value| found["metadata"]["uid"] == pod.uid.as_str();
         let found = self.pods.get_mut(&pod.name).filter(is_there);
         let found = found.filter(|found| found["spec"]["nodeName"].is_null());
@@ -277,6 +306,94 @@ impl ClaimCluster {
         }
     }
 
+    /// Reserves the claims of a pod, or none of them, and returns their names.
+    fn reserve_all(
+        &mut self,
+        pod: &PodRef,
+        claims: &[ClaimReservation],
+        fails: bool,
+    ) -> Option<Vec<String>> {
+        let objects: Option<Vec<String>> = (claims.iter())
+            .map(|one| self.reserve(pod, one).filter(|_| !fails))
+            .collect();
+        let Some(objects) = objects else {
+            self.release_all(pod, claims);
+            return None;
+        };
+        let reserved = claims.iter().zip(&objects);
+        let reserved = reserved.map(|(one, object)| self.reserved(one, object));
+        let event = SchedulerEvent::ClaimsReserved(pod.clone(), reserved.collect());
+        self.deliver(event);
+        Some(objects)
+    }
+
+    /// Removes a pod from its claims, as the API writer does.
+    fn release_all(&mut self, pod: &PodRef, claims: &[ClaimReservation]) {
+        for one in claims {
+            let made = self.claims.iter().find(|(_, claim)| {
+                claim["metadata"]["ownerReferences"][0]["uid"] == pod.uid.as_str()
+            });
+            let made = made.map(|(name, _)| name.clone());
+            match (&one.makes, made) {
+                (None, _) => self.release(&one.claim, &pod.uid),
+                (Some(_), Some(made)) => self.release(&made, &pod.uid),
+                (Some(_), None) => {}
+            }
+        }
+    }
+
+    /// Carries out the reservation or the release of a pod's claims.
+    fn attach(&mut self, which: usize, fails: bool) {
+        if self.attachments.is_empty() {
+            return;
+        }
+        match self.attachments.remove(which % self.attachments.len()) {
+            SchedulerEffect::ReserveClaims { pod, claims } => {
+                if self.reserve_all(&pod, &claims, fails).is_none() {
+                    self.deliver(SchedulerEvent::NotBound(pod, "no".to_owned()));
+                }
+            }
+            SchedulerEffect::ReleaseClaims { pod, claims } => {
+                self.release_all(&pod, &claims);
+                self.deliver(SchedulerEvent::ClaimsReleased(pod));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The driver says something about the devices of a claim.
+    fn driver_says(&mut self, claim: &str, condition: &str) {
+        let Some(found) = self.claims.get_mut(claim) else {
+            return;
+        };
+        let Some(result) = found.pointer("/status/allocation/devices/results/0") else {
+            return;
+        };
+        let mut device = json!({"conditions": [{"type": condition, "status": "True",
+            "reason": "Fabric", "message": "it is so"}]});
+        for field in ["driver", "pool", "device"] {
+            device[field] = result[field].clone();
+        }
+        found["status"]["devices"] = json!([device]);
+        self.changed(claim);
+    }
+
+    /// A pod that is bound has devices that are ready.
+    fn check_devices(&self, pod: &PodRef) {
+        let claim = self.pods.get(&pod.name).and_then(|pod| self.claim_of(pod));
+        let Some(claim) = claim.and_then(|claim| self.claims.get(&claim)) else {
+            return;
+        };
+        let status = &claim["status"];
+        let needs = &status["allocation"]["devices"]["results"][0]["bindingConditions"];
+        let is_ready = status["devices"][0]["conditions"][0]["type"] == ATTACHED;
+        assert!(
+            needs.is_null() || is_ready,
+            "{} is bound to {claim}",
+            pod.name
+        );
+    }
+
     /// Reserves a claim, which may be one that does not exist yet, and returns its name.
     fn reserve(&mut self, pod: &PodRef, one: &ClaimReservation) -> Option<String> {
         let name = match &one.makes {
@@ -284,14 +401,23 @@ impl ClaimCluster {
             None => one.claim.clone(),
         };
         let found = self.claims.get_mut(&name)?;
-        let decided: Value = serde_json::from_str(&one.allocation).unwrap();
+        let mut decided: Value = serde_json::from_str(&one.allocation).unwrap();
         let has = &found["status"]["allocation"];
-        if has.is_null() && !one.is_new || !has.is_null() && *has != decided {
+        let is_other = has["devices"]["results"] != decided["devices"]["results"];
+        if has.is_null() && !one.is_new || !has.is_null() && is_other {
             return None;
         }
         let mut users = users(found);
+        if users.iter().any(|user| user["uid"] == pod.uid.as_str()) {
+            return Some(name);
+        }
         users.push(json!({"resource": "pods", "name": pod.name, "uid": pod.uid}));
-        found["status"] = json!({"allocation": decided, "reservedFor": users});
+        if has.is_null() {
+            let now = jiff::Timestamp::from_second(i64::try_from(self.now.as_secs()).unwrap());
+            decided["allocationTimestamp"] = json!(now.unwrap());
+            found["status"]["allocation"] = decided;
+        }
+        found["status"]["reservedFor"] = json!(users);
         self.changed(&name);
         Some(name)
     }
@@ -343,6 +469,18 @@ impl ClaimCluster {
         }
     }
 
+    /// The driver gets all devices ready.
+    fn attach_devices(&mut self) {
+        let names: Vec<String> = self.claims.keys().cloned().collect();
+        for name in names {
+            let status = &self.claims[&name]["status"];
+            let is_told = !status["devices"].is_null();
+            if !is_told && !status["allocation"].is_null() {
+                self.driver_says(&name, ATTACHED);
+            }
+        }
+    }
+
     /// Delivers and answers everything, until nothing changes.
     fn settle(&mut self) {
         let mut still = 0;
@@ -355,8 +493,14 @@ impl ClaimCluster {
                 self.deliver(event);
             }
             self.decide();
-            let is_idle =
-                self.binds.is_empty() && self.evictions.is_empty() && self.deletions.is_empty();
+            let is_idle = self.binds.is_empty()
+                && self.attachments.is_empty()
+                && self.evictions.is_empty()
+                && self.deletions.is_empty();
+            while !self.attachments.is_empty() {
+                self.attach(0, false);
+            }
+            self.attach_devices();
             while !self.deletions.is_empty() {
                 self.delete_claim();
             }
@@ -419,6 +563,11 @@ enum ClaimStep {
     PodEvent,
     ClaimEvent,
     Answer(usize, Option<usize>),
+    Attach(usize, bool),
+    /// The driver says that a device is ready, or broken.
+    Driver(usize, bool),
+    /// More time goes by than devices have.
+    Late,
     Evict,
     Restart,
 }
@@ -437,6 +586,11 @@ fn step() -> impl Strategy<Value = ClaimStep> {
         8 => Just(ClaimStep::ClaimEvent),
         8 => (0..8_usize, prop::option::weighted(0.2, 0..2_usize))
             .prop_map(|(which, fails)| ClaimStep::Answer(which, fails)),
+        6 => (0..8_usize, prop::bool::weighted(0.2))
+            .prop_map(|(which, fails)| ClaimStep::Attach(which, fails)),
+        4 => (0..12_usize, prop::bool::weighted(0.3))
+            .prop_map(|(which, is_broken)| ClaimStep::Driver(which, is_broken)),
+        1 => Just(ClaimStep::Late),
         4 => Just(ClaimStep::Evict),
         1 => Just(ClaimStep::Restart),
     ]
@@ -447,9 +601,10 @@ proptest! {
 
     #[test]
     fn no_device_is_given_twice_whatever_the_order_of_answers(
+        has_conditions in prop::bool::ANY,
         steps in prop::collection::vec(step(), 30..120),
     ) {
-        let mut cluster = ClaimCluster::new();
+        let mut cluster = ClaimCluster::with(has_conditions);
         for step in &steps {
             match step {
                 ClaimStep::Create(amount, shares) => cluster.create(*amount, *shares),
@@ -469,11 +624,21 @@ proptest! {
                     }
                 }
                 ClaimStep::Answer(which, fails) => cluster.answer(*which, *fails),
+                ClaimStep::Attach(which, fails) => cluster.attach(*which, *fails),
+                ClaimStep::Driver(which, is_broken) => {
+                    // It says so once.
+                    let mut silent = cluster.claims.iter().filter(|(_, claim)| claim["status"]["devices"].is_null());
+                    let name = silent.nth(*which).map(|(name, _)| name.clone());
+                    let condition = if *is_broken { BROKEN } else { ATTACHED };
+                    name.into_iter().for_each(|name| cluster.driver_says(&name, condition));
+                }
+                ClaimStep::Late => cluster.now += Duration::from_secs(700),
                 ClaimStep::Evict => cluster.evict(),
                 ClaimStep::Restart => {
                     // The leader's requests end before the next one leads.
-                    while !cluster.binds.is_empty() {
+                    while !cluster.binds.is_empty() || !cluster.attachments.is_empty() {
                         cluster.answer(0, None);
+                        cluster.attach(0, false);
                     }
                     cluster.evictions.clear();
                     cluster.start_scheduler();

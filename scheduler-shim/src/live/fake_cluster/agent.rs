@@ -21,7 +21,17 @@ impl FakeAgent {
                 return Err("the card is full".to_owned());
             }
         }
-        held.shares = shares;
+        let mut sized = Vec::new();
+        for (share, before) in shares.into_iter().zip(&held.shares) {
+            // A limit that is not named stays.
+            let limit = share.limit.or(before.limit);
+            if limit.is_some_and(|limit| limit < share.bytes) {
+                return Err("a limit is at least the request".to_owned());
+            }
+            let limit = limit.filter(|limit| *limit > share.bytes);
+            sized.push(CardShare { limit, ..share });
+        }
+        held.shares = sized;
         Ok(())
     }
 
@@ -74,7 +84,21 @@ impl FakeCluster {
         };
         match effect {
             SchedulerEffect::Allocate { pod, shares, .. } => {
-                let answer = agent.allocate(self.now, &pod, shares);
+                agent.asked.push(pod.name.clone());
+                let percent = self.overcommit_percent.unwrap_or(10_000);
+                let over = agent.over_limits(&pod, &shares, percent);
+                self.refusals += usize::from(over.is_some());
+                let is_lent = agent.calls_in(&pod, &shares);
+                if is_lent && self.suspends_bursts && over.is_none() && !fails {
+                    let why = "it is being called in".to_owned();
+                    self.events.push_back(SchedulerEvent::CalledIn(pod, why));
+                    return self.show(node);
+                }
+                let over = over.or_else(|| is_lent.then(|| "others use it".to_owned()));
+                let answer = match over {
+                    Some(why) => Err(why),
+                    None => agent.allocate(self.now, &pod, shares),
+                };
                 // The answer may be lost while the allocation is not.
                 let answer = if fails {
                     Err("lost".to_owned())

@@ -16,6 +16,7 @@ enum RandomStep {
     ApiEffect(usize, bool),
     Wait(u64),
     Edit(usize, usize),
+    EditLimit(usize, Option<usize>),
     CrashScheduler,
     CrashAgent(bool),
     CrashApi,
@@ -34,6 +35,8 @@ fn step() -> impl Strategy<Value = RandomStep> {
         1 => any::<bool>().prop_map(RandomStep::CrashAgent),
         1 => Just(RandomStep::CrashApi),
         2 => (0..20_usize, 0..ASKS.len()).prop_map(|(which, ask)| RandomStep::Edit(which, ask)),
+        2 => (0..20_usize, prop::option::of(0..ASKS.len()))
+            .prop_map(|(which, limit)| RandomStep::EditLimit(which, limit)),
     ]
 }
 
@@ -63,6 +66,9 @@ impl FakeCluster {
             RandomStep::Wait(seconds) => self.wait(Duration::from_secs(*seconds)),
             RandomStep::CrashScheduler => self.start_scheduler(),
             RandomStep::Edit(which, ask) => self.edit(*which, ASKS[*ask]),
+            RandomStep::EditLimit(which, limit) => {
+                self.edit_limit(*which, limit.map(|limit| ASKS[limit]));
+            }
             RandomStep::CrashAgent(first) => self.crash_agent(NODES[usize::from(*first)]),
             RandomStep::CrashApi => self.crash_api(),
         }

@@ -1,6 +1,7 @@
 //! Running pods whose request is edited.
 
 use apportion_groups::ObjectView;
+use apportion_model::cards::CardShare;
 use serde_json::json;
 
 use super::*;
@@ -38,7 +39,9 @@ impl FakeCluster {
         let held = held.find(|(held, _)| held.uid.as_deref() == Some(uid));
         let (held, _) = held.expect("it runs");
         let written = cards::written(ObjectView::new(object)).expect("it is written");
-        assert_eq!(written, held.shares, "{name}");
+        let bytes = |share: &CardShare| (share.card.clone(), share.bytes);
+        let held_bytes = held.shares.iter().map(bytes);
+        assert!(written.iter().map(bytes).eq(held_bytes), "{name}");
         let allocated = object["metadata"]["annotations"][ANNOTATION_ALLOCATED].as_str();
         let percent = (held.shares[0].bytes.0 * 100).div_ceil(CARD);
         (percent, allocated.unwrap_or_default().to_owned())
@@ -56,8 +59,13 @@ impl FakeCluster {
             }
             let (has, allocated) = self.size(name);
             let asks: u64 = asked.trim_start_matches("0.").parse().expect("a number");
-            if allocated == format!("gpu-fraction={asked}") {
+            let limit = limit(annotations);
+            let most = limit.map_or(String::new(), |limit| {
+                format!(",gpu-fraction.limit=0.{limit:02}")
+            });
+            if allocated == format!("gpu-fraction={asked}{most}") {
                 assert_eq!(has, asks, "{name} has another size than is written on it");
+                assert_eq!(self.burst_limit(name), limit, "{name}");
                 continue;
             }
             let card = &cards::written(ObjectView::new(&pod.object)).expect("written")[0].card;
@@ -71,6 +79,37 @@ impl FakeCluster {
                 "{name} has {has} and asks for {asks}, and {taken} bytes of its card are taken"
             );
         }
+    }
+
+    /// Edits the limit of a bound pod that may burst, or removes it.
+    pub(super) fn edit_limit(&mut self, which: usize, percent: Option<u64>) {
+        let Some(pod) = self.pods.values_mut().nth(which) else {
+            return;
+        };
+        let annotations = &mut pod.object["metadata"]["annotations"];
+        let asked = percent_of(&annotations["gpu-fraction"]);
+        let is_above = percent.is_none_or(|percent| Some(percent) > asked && percent < 100);
+        if annotations[ANNOTATION_BURST].is_null() || !is_above {
+            return;
+        }
+        let all = annotations.as_object_mut().expect("they are a map");
+        match percent {
+            Some(percent) => all.insert(
+                ANNOTATION_FRACTION_LIMIT.to_owned(),
+                format!("0.{percent:02}").into(),
+            ),
+            None => all.remove(ANNOTATION_FRACTION_LIMIT),
+        };
+        self.events
+            .push_back(SchedulerEvent::Applied(pod.object.clone()));
+    }
+
+    /// Up to how many per cent of its card a bound pod may burst, by the ledger of its agent.
+    fn burst_limit(&self, name: &str) -> Option<u64> {
+        let uid = format!("uid-{name}");
+        let mut held = self.agents.values().flat_map(|agent| &agent.held);
+        let (held, _) = held.find(|(held, _)| held.uid.as_deref() == Some(&uid))?;
+        Some((held.shares[0].limit?.0 * 100).div_ceil(CARD))
     }
 
     fn said(&self) -> Vec<(&str, PodEventReason)> {
@@ -89,6 +128,15 @@ impl FakeCluster {
         }
         world
     }
+}
+
+/// The limit in the annotations of a pod, in per cent.
+pub(super) fn limit(annotations: &Value) -> Option<u64> {
+    percent_of(&annotations[ANNOTATION_FRACTION_LIMIT])
+}
+
+fn percent_of(fraction: &Value) -> Option<u64> {
+    fraction.as_str()?.strip_prefix("0.")?.parse().ok()
 }
 
 #[test]
@@ -140,6 +188,101 @@ fn a_pod_that_cannot_grow_now_is_told_once_and_grows_when_there_is_room() {
     assert_eq!(world.size("p2"), (50, "gpu-fraction=0.50".to_owned()));
     assert_eq!(world.said()[1..], [("p2", PodEventReason::Resized)]);
     assert_eq!(world.model.resizes.explain("uid-p2"), None);
+}
+
+#[test]
+fn a_pod_that_may_burst_gets_another_guarantee_and_another_limit() {
+    let mut world = FakeCluster::running(&[30]);
+    assert_eq!((world.size("p1").0, world.burst_limit("p1")), (30, None));
+    for (ask, limit, said) in [
+        (30, Some(80), "300 MiB -> 300 MiB up to 800 MiB on GPU-"),
+        (
+            50,
+            Some(80),
+            "300 MiB up to 800 MiB -> 500 MiB up to 800 MiB on GPU-",
+        ),
+        (
+            50,
+            Some(60),
+            "500 MiB up to 800 MiB -> 500 MiB up to 600 MiB on GPU-",
+        ),
+        (
+            20,
+            Some(60),
+            "500 MiB up to 600 MiB -> 200 MiB up to 600 MiB on GPU-",
+        ),
+        (20, None, "200 MiB up to 600 MiB -> 200 MiB on GPU-"),
+        (40, None, "200 MiB -> 400 MiB on GPU-"),
+        (40, Some(60), "400 MiB -> 400 MiB up to 600 MiB on GPU-"),
+    ] {
+        world.edit(0, ask);
+        world.edit_limit(0, limit);
+        world.settle();
+        let most = limit.map_or(String::new(), |limit| {
+            format!(",gpu-fraction.limit=0.{limit}")
+        });
+        assert_eq!(
+            world.size("p1"),
+            (ask, format!("gpu-fraction=0.{ask}{most}"))
+        );
+        assert_eq!(world.burst_limit("p1"), limit);
+        let (_, reason, message) = world.resize_events.last().expect("it is told");
+        assert_eq!(*reason, PodEventReason::Resized);
+        assert!(message.starts_with(said), "{message}");
+    }
+    assert_eq!(world.resize_events.len(), 7);
+    world.start_scheduler();
+    world.settle();
+    assert_eq!(world.resize_events.len(), 7, "nothing is pending");
+}
+
+#[test]
+fn only_what_is_guaranteed_counts_on_the_card_and_in_the_queue() {
+    let mut world = FakeCluster::with_queues(vec![bounded(-1.0, 0.75)]);
+    for ask in [30, 40] {
+        world.create(ask, false);
+        world.settle();
+    }
+    world.edit_limit(0, Some(90));
+    world.settle();
+    assert_eq!(world.burst_limit("p1"), Some(90));
+    world.edit(0, 40);
+    world.settle();
+    let (_, reason, why) = world.resize_events.last().expect("it is told");
+    assert_eq!(*reason, PodEventReason::ResizeDeferred);
+    let words = "gpu-fraction=0.40,gpu-fraction.limit=0.90: default-queue quota has reached";
+    assert!(why.starts_with(words), "{why}");
+    world.edit(1, 30);
+    world.settle();
+    assert_eq!(
+        (world.size("p1").0, world.burst_limit("p1")),
+        (40, Some(90))
+    );
+}
+
+#[test]
+fn a_pod_that_an_agent_forgot_gets_the_limit_that_it_had() {
+    let mut world = FakeCluster::running(&[30]);
+    world.edit_limit(0, Some(60));
+    world.settle();
+    // The edit cannot be followed: the limit is not above the guarantee that the card has room for.
+    world.create(60, false);
+    world.settle();
+    world.edit(0, 55);
+    world.edit_limit(0, Some(90));
+    world.settle();
+    assert_eq!(
+        (world.size("p1").0, world.burst_limit("p1")),
+        (30, Some(60))
+    );
+    for agent in world.agents.values_mut() {
+        agent.held.retain(|(held, _)| held.name != "default/p1");
+    }
+    world.settle();
+    assert_eq!(
+        (world.size("p1").0, world.burst_limit("p1")),
+        (30, Some(60))
+    );
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, CardCapacity, CardRequest, Holder, fits};
-use apportion_admission::resize::read_text;
+use apportion_abi::{Bytes, CardCapacity, CardRequest, Holder, Share, fits};
+use apportion_admission::resize::subjects;
 use apportion_explain::formatting;
 use apportion_policy::Session;
 use apportion_policy::cluster::{Cluster, TaskGpuRequest};
@@ -15,6 +15,7 @@ use crate::live::agents::{AgentAllocation, AgentAllocationState, AgentCard, Agen
 use crate::live::card_assignment;
 use crate::live::event::{PodRef, SchedulerEffect};
 use crate::live::model::ClusterModel;
+use crate::live::reconcile::with_limits;
 use apportion_model::cards::{self, CardShare};
 use apportion_model::resize::{self, ResizeRequest};
 
@@ -30,6 +31,8 @@ enum ResizeStep {
     /// Ask the node's agent to change this allocation.
     Ask {
         id: String,
+        /// What the agent is asked for.
+        asked: Vec<CardShare>,
         size: NewSize,
     },
     /// The agent has it already: an earlier scheduler asked, or its answer was lost.
@@ -72,8 +75,8 @@ impl ClusterModel {
                 continue;
             };
             match step {
-                ResizeStep::Ask { id, size } => {
-                    let (node, shares) = (size.node.clone(), size.shares.clone());
+                ResizeStep::Ask { id, asked, size } => {
+                    let (node, shares) = (size.node.clone(), asked);
                     known.stage = ResizeStage::Asked(size);
                     effects.push(SchedulerEffect::Resize {
                         node,
@@ -102,6 +105,16 @@ struct ResizeRound<'m> {
     asked: BTreeMap<String, Vec<CardShare>>,
 }
 
+/// The request that a pod has now.
+struct DesiredSize {
+    request: String,
+    cards: TaskGpuRequest,
+    /// Up to what it may burst, if that is more.
+    limit: Option<Share>,
+    /// The limit that its share was given with.
+    limit_before: Option<Share>,
+}
+
 /// A running pod with its agent's word for it.
 struct ResizingPod<'m> {
     node: &'m str,
@@ -118,16 +131,17 @@ impl ResizeRound<'_> {
         let Some(there) = self.find(&known.pod)? else {
             return Ok(None);
         };
-        let (desired, cards) = self.desired(&known.pod, request, &there)?;
-        let shares = shares(&cards, &there)?;
+        let desired = self.desired(&known.pod, request, &there)?;
+        let shares = shares(&desired, &there)?;
         let before = self
             .model
             .inventory
             .pod(&known.pod.namespace, &known.pod.name);
-        let before = before.and_then(|read| read.written.clone());
+        let before = before.and_then(|read| read.written.as_deref());
+        let before = before.map(|written| with_limits(written, desired.limit_before, there.status));
         let size = NewSize {
             node: there.node.to_owned(),
-            request: desired,
+            request: desired.request.clone(),
             before: before.unwrap_or_else(|| there.held.shares.clone()),
             shares,
         };
@@ -135,16 +149,17 @@ impl ResizeRound<'_> {
             return Ok(Some(ResizeStep::Accept(size)));
         }
         let id = there.held.id.clone();
+        let asked = explicit(&size.shares, &there.held.shares);
         let has = there.held.shares.iter().zip(&size.shares);
         let grows = has.clone().any(|(has, wants)| wants.bytes > has.bytes);
         for (_, wants) in has.filter(|(has, wants)| wants.bytes > has.bytes) {
             self.has_room(&there, wants)?;
         }
         if grows {
-            self.is_within_queues(&known.pod, &cards)?;
+            self.is_within_queues(&known.pod, &desired.cards)?;
             self.count(&known.pod, &size.shares);
         }
-        Ok(Some(ResizeStep::Ask { id, size }))
+        Ok(Some(ResizeStep::Ask { id, asked, size }))
     }
 
     /// The pod where it runs; `None` if it ends, or its agent has yet to take it in.
@@ -179,12 +194,11 @@ impl ResizeRound<'_> {
         pod: &PodRef,
         request: &ResizeRequest,
         there: &ResizingPod<'_>,
-    ) -> Result<(String, TaskGpuRequest), ResizeRefusal> {
+    ) -> Result<DesiredSize, ResizeRefusal> {
         let desired = request.desired.clone().ok_or_else(|| {
             ResizeRefusal::infeasible("a running pod keeps one of gpu-memory and gpu-fraction")
         })?;
-        let key = |text| read_text(text).map(|(key, _)| key);
-        if key(&desired) != key(&request.allocated) {
+        if subjects(&desired) != subjects(&request.allocated) {
             let why = format!(
                 "the share was given for {}, and its kind stays",
                 request.allocated
@@ -206,7 +220,12 @@ impl ResizeRound<'_> {
             let why = format!("it asks for {devices} GPUs and runs on {has}; their number stays");
             return Err(ResizeRefusal::infeasible(why));
         }
-        Ok((desired, cards))
+        Ok(DesiredSize {
+            limit: resize::limit_for(object, &desired),
+            limit_before: resize::limit_for(object, &request.allocated),
+            request: desired,
+            cards,
+        })
     }
 
     /// Whether a card has room for the new share, beside all that others have of it or are about to get.
@@ -322,14 +341,22 @@ fn card<'m>(there: &ResizingPod<'m>, uuid: &str) -> Result<&'m AgentCard, Resize
     card.ok_or_else(|| ResizeRefusal::deferred(format!("node {} has no GPU {uuid}", there.node)))
 }
 
+/// The new sizes for the agent. It keeps a limit that is not named, so a share that loses its limit names its size.
+fn explicit(wanted: &[CardShare], has: &[CardShare]) -> Vec<CardShare> {
+    let asked = wanted.iter().zip(has).map(|(wanted, has)| CardShare {
+        limit: wanted.limit.or(has.limit.map(|_| wanted.bytes)),
+        ..wanted.clone()
+    });
+    asked.collect()
+}
+
 /// The new size on the cards that the pod has.
-fn shares(
-    cards: &TaskGpuRequest,
-    there: &ResizingPod<'_>,
-) -> Result<Vec<CardShare>, ResizeRefusal> {
+fn shares(desired: &DesiredSize, there: &ResizingPod<'_>) -> Result<Vec<CardShare>, ResizeRefusal> {
     let mut shares = there.held.shares.clone();
     for share in &mut shares {
-        share.bytes = card_assignment::bytes(cards, card(there, &share.card)?);
+        let card = card(there, &share.card)?;
+        share.bytes = card_assignment::bytes(&desired.cards, card);
+        share.limit = card_assignment::limit(desired.limit, share.bytes, card);
         if share.bytes == Bytes::ZERO {
             let card = &share.card;
             let why = format!("it asks for less than 2 MiB of {card}, the smallest share");

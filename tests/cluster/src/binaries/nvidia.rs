@@ -59,9 +59,7 @@ pub fn of_nvidia(modules: &Path, of: &str) -> Result<BTreeMap<&'static str, Path
     source.find(programs)
 }
 
-/// Builds the missing programs of all components.
-pub(super) fn all(modules: &Path) -> Result<()> {
-    PARTS
-        .iter()
-        .try_for_each(|(of, _)| of_nvidia(modules, of).map(drop))
+/// The folders of all components.
+pub(super) fn folders() -> impl Iterator<Item = &'static str> {
+    PARTS.iter().map(|(folder, _)| *folder)
 }

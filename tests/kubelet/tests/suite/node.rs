@@ -181,7 +181,7 @@ impl Node {
                 limit_bytes: limit * MIB,
             }],
             ttl_ms: 60_000,
-            suspend_when_idle_ms: 0,
+            ..AllocateRequest::default()
         };
         let reply = self
             .client()

@@ -20,7 +20,7 @@ async fn ask(node: &Node, card: &str, key: &str) -> Result<(), tonic::Status> {
         name: key.to_owned(),
         shares: vec![share],
         ttl_ms: 60_000,
-        suspend_when_idle_ms: 0,
+        ..AllocateRequest::default()
     };
     node.client().await.allocate(request).await.map(drop)
 }
@@ -164,7 +164,7 @@ async fn what_another_plugin_gave_a_pod_is_nobody_elses_as_long_as_the_pod_is_th
                 limit_bytes: 0,
             }],
             ttl_ms: 60_000,
-            suspend_when_idle_ms: 0,
+            ..AllocateRequest::default()
         };
         node.client().await.allocate(request).await
     };

@@ -190,7 +190,7 @@ async fn proposed(node: &Node, uid: &str, mib: u64) -> allocate_reply::Result {
             limit_bytes: 0,
         }],
         ttl_ms: 60_000,
-        suspend_when_idle_ms: 0,
+        ..AllocateRequest::default()
     });
     request.metadata_mut().insert(identity::TERM, 1.into());
     let reply = node.client().await.allocate(request).await;

@@ -84,15 +84,16 @@ impl ClaimCluster {
                 self.reserve(&pod, one);
             }
         }
-        while !self.binds.is_empty() {
+        while !self.binds.is_empty() || !self.attachments.is_empty() {
             self.answer(0, None);
+            self.attach(0, false);
         }
         self.evictions.clear();
         self.deletions.clear();
         self.start_scheduler();
     }
 
-    fn deliver_all(&mut self) {
+    pub(super) fn deliver_all(&mut self) {
         while let Some(event) = self.claim_events.pop_front() {
             self.deliver(event);
         }

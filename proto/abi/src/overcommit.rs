@@ -1,9 +1,9 @@
 //! How far the limits on a card may exceed the card.
 
-use std::fmt;
-use std::str::FromStr;
+use core::fmt;
+use core::str::FromStr;
 
-use apportion_abi::Bytes;
+use crate::Bytes;
 
 /// How far the limits on a card may exceed what it has, in hundredths.
 ///
@@ -21,7 +21,23 @@ impl Default for OvercommitFactor {
 }
 
 impl OvercommitFactor {
-    pub(crate) fn of(self, allocatable: Bytes) -> Bytes {
+    /// The factor in hundredths; `None` if it is no factor, as that of an agent that does not say.
+    #[must_use]
+    pub fn from_hundredths(hundredths: u32) -> Option<Self> {
+        (100..=10_000)
+            .contains(&hundredths)
+            .then_some(Self(hundredths))
+    }
+
+    /// The factor in hundredths.
+    #[must_use]
+    pub fn hundredths(self) -> u32 {
+        self.0
+    }
+
+    /// What the limits on a card may add up to.
+    #[must_use]
+    pub fn of(self, allocatable: Bytes) -> Bytes {
         let bound = u128::from(allocatable.0) * u128::from(self.0) / 100;
         Bytes(u64::try_from(bound).unwrap_or(u64::MAX))
     }
@@ -38,12 +54,11 @@ impl FromStr for OvercommitFactor {
             return Err(expected);
         }
         let whole: u32 = whole.parse().map_err(|_| expected)?;
-        let hundredths: u32 = format!("{hundredths:0<2}").parse().map_err(|_| expected)?;
+        let hundredths: u32 = alloc::format!("{hundredths:0<2}")
+            .parse()
+            .map_err(|_| expected)?;
         let factor = whole.saturating_mul(100).saturating_add(hundredths);
-        (100..=10_000)
-            .contains(&factor)
-            .then_some(Self(factor))
-            .ok_or(expected)
+        Self::from_hundredths(factor).ok_or(expected)
     }
 }
 
@@ -60,6 +75,7 @@ impl fmt::Display for OvercommitFactor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
     fn a_factor_is_read_and_printed_as_people_write_it() {
