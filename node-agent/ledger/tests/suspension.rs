@@ -323,6 +323,25 @@ fn what_is_idle_gives_all_back_and_comes_before_later_newcomers_when_it_is_calle
 }
 
 #[test]
+fn an_idle_sleeper_is_not_resized() {
+    let mut ledger = ledger();
+    let id = allocated(&mut ledger, "server", 600);
+    idle(&mut ledger, &id);
+    for bytes in [500, 700] {
+        let resize = LedgerEvent::Resize {
+            id: id.clone(),
+            asks: vec![CardRequest {
+                card: CARD,
+                bytes: Bytes(bytes),
+            }],
+            ceilings: Vec::new(),
+        };
+        let refused = answer(&apply(&mut ledger, resize));
+        assert_eq!(refused, Err(AllocationRefusal::Suspended(id.clone())));
+    }
+}
+
+#[test]
 fn a_client_that_takes_an_idle_sleeper_over_ends_its_call() {
     let mut ledger = ledger();
     let server = allocated(&mut ledger, "server", 600);
