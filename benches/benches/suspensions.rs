@@ -6,46 +6,22 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_tests::{CommandOutput, MIB, PATIENCE, TestHost, VictimProcess, cards, eventually};
+use apportion_tests::{CommandOutput, TestHost};
+
+mod shares;
+
+use shares::{host, share};
 
 /// The budgets without copying: one process, and 64 of them.
 const BUDGETS: [(usize, Duration); 2] = [
     (1, Duration::from_millis(100)),
     (64, Duration::from_millis(1000)),
 ];
-/// The memory of a process's context.
-const CONTEXT: u64 = 20 * MIB;
+const SIZES: [&str; 2] = ["--gpu-memory", "6000"];
 /// What all processes of a share hold together, in MiB.
 const HELD: usize = 1024;
 /// How often each share sleeps and wakes.
 const TURNS: usize = 7;
-
-fn host() -> TestHost {
-    let mut config = cards(1);
-    for card in &mut config.cards {
-        // So that 64 of them fit.
-        card.context_bytes = CONTEXT;
-    }
-    TestHost::with(&config)
-}
-
-/// A share of so many processes, each with its part of `mib`.
-fn share(host: &TestHost, name: &str, processes: usize, mib: usize) -> VictimProcess {
-    let mut parent = host.victim(&["--gpu-memory", "6000", "--name", name]);
-    let each = (mib / processes).max(2);
-    for _ in 1..processes {
-        parent.step(&format!("spawn start alloc {each}M")).ok();
-    }
-    parent.step(&format!("alloc {each}M")).ok();
-    eventually(PATIENCE, "the agent knows all processes", || {
-        let top = host.top();
-        let mut all = top["allocations"].as_array().into_iter().flatten();
-        let own = all.find(|allocation| allocation["name"] == name);
-        own.and_then(|own| own["processes"].as_array())
-            .is_some_and(|all| all.len() == processes)
-    });
-    parent
-}
 
 fn timed(host: &TestHost, command: &str, name: &str) -> Duration {
     let begun = Instant::now();
@@ -74,7 +50,8 @@ fn main() {
     for (processes, budget) in BUDGETS {
         let [full, bare] = [HELD, 0].map(|mib| {
             let name = format!("share-{processes}-{mib}");
-            let mut program = share(&host, &name, processes, mib);
+            let each = (mib / processes).max(2);
+            let mut program = share(&host, &name, &SIZES, processes, each);
             let medians = medians(&host, &name);
             program.step("reap").ok();
             assert!(program.end().success());
