@@ -4,6 +4,7 @@ use apportion_tests::MIB;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, pod, queue};
+use crate::objects::take_slot;
 
 impl Cluster {
     /// Changes a pod's request.
@@ -89,6 +90,55 @@ fn a_running_pod_is_resized_and_told_why_not() {
     cluster.has("one", 6000, "gpu-memory=6000");
     cluster.ask_for("one", "gpu-memory=2000");
     cluster.has("one", 2000, "gpu-memory=2000");
+}
+
+/// A pod that may burst, with the mark that the webhook writes.
+fn elastic(name: &str, annotations: &Value) -> Value {
+    let mut pod = pod(name, annotations.clone());
+    pod["metadata"]["annotations"]["apportion.dev/gpu-memory-burst"] = "true".into();
+    take_slot(&mut pod);
+    pod
+}
+
+#[test]
+fn a_pod_that_bursts_gets_another_request_and_another_limit() {
+    let cluster = Cluster::with_cards(1);
+    let (request, limit) = (
+        "nvidia.com/container.main.gpu-memory.request",
+        "nvidia.com/container.main.gpu-memory.limit",
+    );
+    cluster.plane.apply(&[
+        elastic(
+            "one",
+            &json!({"gpu-memory": "2000", "gpu-memory.limit": "8000Mi"}),
+        ),
+        elastic("two", &json!({(request): "2000Mi", (limit): "4000Mi"})),
+    ]);
+    cluster.bound(2);
+    cluster.has("one", 2000, "gpu-memory=2000,gpu-memory.limit=8000Mi");
+    cluster.has("two", 2000, &format!("{limit}=4000Mi,{request}=2000Mi"));
+    cluster.ask_for("one", "gpu-memory=3000");
+    cluster.has("one", 3000, "gpu-memory=3000,gpu-memory.limit=8000Mi");
+    let note = cluster.told("one", "Resized");
+    let change = "2000 MiB up to 8000 MiB -> 3000 MiB up to 8000 MiB on GPU-";
+    assert!(note.starts_with(change), "{note}");
+    cluster.ask_for("two", &format!("{limit}=6000Mi"));
+    cluster.has("two", 2000, &format!("{limit}=6000Mi,{request}=2000Mi"));
+    let note = cluster.told("two", "Resized");
+    assert!(
+        note.starts_with("2000 MiB up to 4000 MiB -> 2000 MiB up to 6000 MiB"),
+        "{note}"
+    );
+    cluster.ask_for("two", &format!("{request}=9000Mi"));
+    let note = cluster.told("two", "ResizeInfeasible");
+    assert!(note.contains("9000"), "{note}");
+    cluster.ask_for("two", &format!("{request}=5000Mi"));
+    cluster.has("two", 5000, &format!("{limit}=6000Mi,{request}=5000Mi"));
+    // Without its limit it is fixed.
+    cluster.ask_for("one", "gpu-memory.limit-");
+    cluster.has("one", 3000, "gpu-memory=3000");
+    cluster.ask_for("one", "gpu-memory=4000");
+    cluster.has("one", 4000, "gpu-memory=4000");
 }
 
 #[test]
