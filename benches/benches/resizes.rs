@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 
 use apportion_proto::connect;
 use apportion_proto::v1::{Allocation, ListRequest, ResizeRequest, Share, resize_reply};
-use apportion_tests::{CommandOutput, MIB, PATIENCE, TestHost, VictimProcess, cards, eventually};
+use apportion_tests::{CommandOutput, MIB, TestHost};
+
+mod shares;
+
+use shares::{host, share};
 
 /// How many processes a share has, with the budgets of an answer and of a command. After each resize the agent takes a
 /// sample of all processes, and an answer may have to wait for the one before.
@@ -16,37 +20,9 @@ const BUDGETS: [(usize, Duration, Duration); 2] = [
     (1, Duration::from_millis(50), Duration::from_millis(100)),
     (64, Duration::from_millis(200), Duration::from_millis(250)),
 ];
-/// The memory of a process's context.
-const CONTEXT: u64 = 20 * MIB;
+const SIZES: [&str; 4] = ["--gpu-memory", "2000", "--gpu-memory-limit", "6000"];
 const ANSWERS: usize = 400;
 const COMMANDS: usize = 21;
-
-fn host() -> TestHost {
-    let mut config = cards(1);
-    for card in &mut config.cards {
-        // So that 64 of them fit.
-        card.context_bytes = CONTEXT;
-    }
-    TestHost::with(&config)
-}
-
-/// An elastic share of so many processes.
-fn share(host: &TestHost, name: &str, processes: usize) -> VictimProcess {
-    let sizes = ["--gpu-memory", "2000", "--gpu-memory-limit", "6000"];
-    let mut parent = host.victim(&[&sizes[..], &["--name", name]].concat());
-    for _ in 1..processes {
-        parent.step("spawn start alloc 2M").ok();
-    }
-    parent.step("alloc 2M").ok();
-    eventually(PATIENCE, "the agent knows all processes", || {
-        let top = host.top();
-        let mut all = top["allocations"].as_array().into_iter().flatten();
-        let own = all.find(|allocation| allocation["name"] == name);
-        own.and_then(|own| own["processes"].as_array())
-            .is_some_and(|all| all.len() == processes)
-    });
-    parent
-}
 
 /// The guarantee and the limit of a turn, in MiB.
 fn sizes(turn: usize) -> [u64; 2] {
@@ -118,7 +94,7 @@ fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("it starts");
     for (processes, answer, command) in BUDGETS {
         let name = format!("share-{processes}");
-        let mut program = share(&host, &name, processes);
+        let mut program = share(&host, &name, &SIZES, processes, 2);
         let [median, late] = runtime.block_on(answers(&host, &name));
         let is_kept = verdict(late <= answer);
         println!(

@@ -6,15 +6,18 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_tests::{CommandOutput, MIB, PATIENCE, TestHost, VictimProcess, cards, eventually};
+use apportion_tests::{CommandOutput, PATIENCE, TestHost, VictimProcess, eventually};
+
+mod shares;
+
+use shares::{host, share};
 
 /// The budgets without copying: one process, and 64 of them.
 const BUDGETS: [(usize, Duration); 2] = [
     (1, Duration::from_millis(100)),
     (64, Duration::from_millis(1000)),
 ];
-/// The memory of a process's context.
-const CONTEXT: u64 = 20 * MIB;
+const SIZES: [&str; 2] = ["--gpu-memory", "6000"];
 /// What all processes of a share hold together, in MiB.
 const HELD: usize = 1024;
 /// How often each share sleeps and wakes.
@@ -28,40 +31,6 @@ const WAKES: [(usize, Duration); 2] = [
 const CALLS: usize = 5;
 /// After how long a share is idle.
 const IDLE: Duration = Duration::from_secs(1);
-
-fn host() -> TestHost {
-    let mut config = cards(1);
-    for card in &mut config.cards {
-        // So that 64 of them fit.
-        card.context_bytes = CONTEXT;
-    }
-    TestHost::with(&config)
-}
-
-/// A share of so many processes, each with its part of `mib`.
-fn share(
-    host: &TestHost,
-    name: &str,
-    processes: usize,
-    mib: usize,
-    more: &[&str],
-) -> VictimProcess {
-    let share = ["--gpu-memory", "6000", "--name", name];
-    let mut parent = host.victim(&[&share, more].concat());
-    let each = (mib / processes).max(2);
-    for _ in 1..processes {
-        parent.step(&format!("spawn start alloc {each}M")).ok();
-    }
-    parent.step(&format!("alloc {each}M")).ok();
-    eventually(PATIENCE, "the agent knows all processes", || {
-        let top = host.top();
-        let mut all = top["allocations"].as_array().into_iter().flatten();
-        let own = all.find(|allocation| allocation["name"] == name);
-        own.and_then(|own| own["processes"].as_array())
-            .is_some_and(|all| all.len() == processes)
-    });
-    parent
-}
 
 fn timed(host: &TestHost, command: &str, name: &str) -> Duration {
     let begun = Instant::now();
@@ -110,8 +79,9 @@ fn wakes(host: &TestHost) {
     for (processes, budget) in WAKES {
         let [full, bare] = [HELD, 0].map(|mib| {
             let name = format!("idle-{processes}-{mib}");
-            let idle = ["--suspend-when-idle", "1s"];
-            let mut program = share(host, &name, processes, mib, &idle);
+            let options = [&SIZES[..], &["--suspend-when-idle", "1s"]].concat();
+            let each = (mib / processes).max(2);
+            let mut program = share(host, &name, &options, processes, each);
             let median = wake(host, &name, &mut program);
             program.step("reap").ok();
             assert!(program.end().success());
@@ -138,7 +108,8 @@ fn main() {
     for (processes, budget) in BUDGETS {
         let [full, bare] = [HELD, 0].map(|mib| {
             let name = format!("share-{processes}-{mib}");
-            let mut program = share(&host, &name, processes, mib, &[]);
+            let each = (mib / processes).max(2);
+            let mut program = share(&host, &name, &SIZES, processes, each);
             let medians = medians(&host, &name);
             program.step("reap").ok();
             assert!(program.end().success());

@@ -84,9 +84,9 @@ fn used(claims: &[Value]) -> BTreeMap<String, i64> {
     used
 }
 
-/// Takes a claim back, as Kubernetes' controller does once its pods are gone.
-fn take_back(cluster: &Cluster, claim: &str) {
-    let status = json!({"status": {"allocation": null, "reservedFor": null}}).to_string();
+/// Merges this into the status of a claim.
+fn write_status(cluster: &Cluster, claim: &str, status: &Value) {
+    let status = json!({"status": status}).to_string();
     let patch = [
         "patch",
         "resourceclaim",
@@ -97,6 +97,15 @@ fn take_back(cluster: &Cluster, claim: &str) {
         &status,
     ];
     assert!(!cluster.plane.kubectl(&patch).is_empty());
+}
+
+/// Takes a claim back, as Kubernetes' controller does once its pods are gone.
+fn take_back(cluster: &Cluster, claim: &str) {
+    write_status(
+        cluster,
+        claim,
+        &json!({"allocation": null, "reservedFor": null}),
+    );
 }
 
 #[test]
@@ -241,17 +250,7 @@ fn driver_says(cluster: &Cluster, claim: &str, condition: &str) {
         "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let device =
         json!({"driver": CLASS, "pool": "node-1", "device": "gpu-0", "conditions": [condition]});
-    let status = json!({"status": {"devices": [device]}}).to_string();
-    let patch = [
-        "patch",
-        "resourceclaim",
-        claim,
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        &status,
-    ];
-    assert!(!cluster.plane.kubectl(&patch).is_empty());
+    write_status(cluster, claim, &json!({"devices": [device]}));
 }
 
 #[test]

@@ -351,7 +351,7 @@ impl Cluster {
         serde_json::from_slice(&output.stdout).expect("it prints JSON")
     }
 
-    /// The grants of a node's agent by card: the name and the bytes of each.
+    /// The grants of a node's agent by card: the name and the guaranteed bytes of each.
     pub(crate) fn granted(&self, node: &str) -> BTreeMap<String, Vec<(String, u64)>> {
         let json = self.top(node);
         let mut granted: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
@@ -359,7 +359,7 @@ impl Cluster {
             for grant in allocation["grants"].as_array().into_iter().flatten() {
                 let card = grant["card"].as_str().unwrap_or_default().to_owned();
                 let name = allocation["name"].as_str().unwrap_or_default().to_owned();
-                let bytes = grant["limit_bytes"].as_u64().unwrap_or_default();
+                let bytes = grant["guaranteed_bytes"].as_u64().unwrap_or_default();
                 granted.entry(card).or_default().push((name, bytes));
             }
         }

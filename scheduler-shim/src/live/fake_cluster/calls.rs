@@ -25,6 +25,14 @@ impl FakeCluster {
         let own = all.filter(|(name, _)| name == pod);
         own.map(|(_, message)| message.as_str()).collect()
     }
+
+    /// Nobody on a node uses memory above a guarantee any more, and a second passes.
+    fn end_bursts(&mut self, node: &str) {
+        let agent = self.agents.get_mut(node).expect("the node has an agent");
+        agent.lent.clear();
+        self.show(node);
+        self.wait(Duration::from_secs(1));
+    }
 }
 
 /// Three cards are full. On the fourth a program uses 600 MiB above its guarantee of 300 MiB.
@@ -76,14 +84,7 @@ fn a_pod_whose_memory_is_called_in_is_proposed_again_until_the_sleeper_has_given
     }
     assert_eq!(world.reasons(pod).len(), 1);
     assert!(!world.bound_pods().contains(&pod));
-    world
-        .agents
-        .get_mut(&node)
-        .expect("it is there")
-        .lent
-        .clear();
-    world.show(&node);
-    world.wait(Duration::from_secs(1));
+    world.end_bursts(&node);
     assert_eq!(world.round(), 1);
     assert!(
         world.bound_pods().contains(&pod),
@@ -116,14 +117,7 @@ fn a_gang_waits_as_a_whole_while_memory_is_called_in_for_one_of_it() {
             "what one got is given back"
         );
     }
-    world
-        .agents
-        .get_mut(&node)
-        .expect("it is there")
-        .lent
-        .clear();
-    world.show(&node);
-    world.wait(Duration::from_secs(1));
+    world.end_bursts(&node);
     world.round();
     assert_eq!(world.bound_pods().len(), 5);
     let refused = |message: &&str| message.contains("refused");
