@@ -33,7 +33,7 @@ fn agent_with(host: &TestHost, more: &[&str]) -> AgentProcess {
     host.agent(&[&options, more].concat())
 }
 
-fn options<'a>(name: &'a str) -> Vec<&'a str> {
+fn options(name: &str) -> Vec<&str> {
     [&SHARE[..], &["--suspend-when-idle", "1s", "--name", name]].concat()
 }
 

@@ -14,15 +14,17 @@ use std::time::Duration;
 use apportion_abi::Bytes;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, BurstRange, CardGrant, ClaimOwner,
-    EpochMillis, Ledger, ProcessId, SuspensionCause, SuspensionPhase,
+    EpochMillis, Ledger, ProcessId, SuspensionCause,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_write;
 
 mod burst_terms;
+mod suspension;
 
 use burst_terms::TermsRecord;
+use suspension::SuspensionRecord;
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -99,16 +101,6 @@ struct AllocationRecord {
     moved_ms: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum SuspensionRecord {
-    #[default]
-    Running,
-    Suspending,
-    Suspended,
-    Resuming,
-}
-
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 enum StateRecord {
@@ -142,30 +134,6 @@ struct GrantRecord {
     /// What a resume needs, if that is more than the limit.
     #[serde(default, skip_serializing_if = "is_zero")]
     needed_bytes: u64,
-}
-
-impl SuspensionRecord {
-    fn of(phase: SuspensionPhase) -> Self {
-        match phase {
-            SuspensionPhase::Running => Self::Running,
-            SuspensionPhase::Suspending => Self::Suspending,
-            SuspensionPhase::Suspended => Self::Suspended,
-            SuspensionPhase::Resuming => Self::Resuming,
-        }
-    }
-
-    fn phase(self) -> SuspensionPhase {
-        match self {
-            Self::Running => SuspensionPhase::Running,
-            Self::Suspending => SuspensionPhase::Suspending,
-            Self::Suspended => SuspensionPhase::Suspended,
-            Self::Resuming => SuspensionPhase::Resuming,
-        }
-    }
-
-    fn is_running(&self) -> bool {
-        *self == Self::Running
-    }
 }
 
 fn is_zero(bytes: &u64) -> bool {
@@ -265,9 +233,7 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         ceiling_bytes: grant.burst.map(|range| range.ceiling.0),
         needed_bytes: grant.needed.0,
     };
-    let is_asleep_for = |cause| {
-        allocation.suspension != SuspensionPhase::Running && allocation.suspension_cause == cause
-    };
+    let is_asleep_for = |cause| suspension::is_asleep_for(allocation, cause);
     let idle_after = allocation.idle_after.map(|idle| idle.as_millis());
     AllocationRecord {
         id: allocation.id.0.clone(),
@@ -318,11 +284,7 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
         terms: record.burst.map(Into::into).unwrap_or_default(),
         is_whole: record.whole,
         suspension: record.suspension.phase(),
-        suspension_cause: match (record.called_in, record.idle) {
-            (true, _) => SuspensionCause::Guarantee,
-            (false, true) => SuspensionCause::Idle,
-            (false, false) => SuspensionCause::Client,
-        },
+        suspension_cause: suspension::cause(record.called_in, record.idle),
         idle_after: record.idle_after_ms.map(Duration::from_millis),
         moved: EpochMillis(record.moved_ms.unwrap_or(record.created_ms)),
     })
@@ -356,7 +318,7 @@ mod tests {
     use std::time::Duration;
 
     use apportion_abi::{BurstTerms, CardCapacity, CardRequest, CardUuid};
-    use apportion_ledger::{LedgerEvent, OffenderPolicy, PlacementProposal};
+    use apportion_ledger::{LedgerEvent, OffenderPolicy, PlacementProposal, SuspensionPhase};
 
     use super::*;
 
