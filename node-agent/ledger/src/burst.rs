@@ -186,10 +186,21 @@ impl Ledger {
         all.map(holder).collect()
     }
 
-    /// Whether that much of the card is held by nobody, and called in by nobody.
+    /// Whether that much of the card is held by nobody, and called in by nobody. Not even no memory has room while programs
+    /// use what is lent to them.
     #[must_use]
     pub fn has_room(&self, card: CardUuid, bytes: Bytes) -> bool {
-        self.room(card) >= bytes
+        self.taken(card).plus(bytes) <= self.usable(card)
+    }
+
+    /// Whether programs that burst can have that much of the card.
+    #[must_use]
+    pub fn has_burst_room(&self, card: CardUuid, asks: &[BurstRequest], bytes: Bytes) -> bool {
+        let here = asks.iter().filter(|ask| ask.card == card);
+        let borrowers = here.filter_map(|ask| self.allocation(&ask.id));
+        let lent = borrowers.map(|of| self.lent_to_burst(card, of)).min();
+        let usable = self.usable(card).plus(lent.unwrap_or_default());
+        self.taken(card).plus(bytes) <= usable
     }
 
     /// How much the requests need beyond the present allowances of their grants on this card.
@@ -235,7 +246,10 @@ impl Ledger {
         let range = grant.burst?;
         let others = self.grants(card).filter(|(of, _)| of.id != *id);
         let firm: Bytes = others.map(|(_, grant)| grant.firm()).sum();
-        let left = self.usable(card).minus(firm).minus(self.called(card));
+        let usable = self
+            .usable(card)
+            .plus(self.lent_to_burst(card, self.allocation(id)?));
+        let left = usable.minus(firm).minus(self.called(card));
         Some(whole_units(left).clamp(grant.limit, range.ceiling.max(grant.limit)))
     }
 
@@ -299,7 +313,10 @@ impl Ledger {
     fn raise(&mut self, ask: &BurstRequest) -> Option<LedgerEffect> {
         let key = (ask.card, ask.id.clone());
         let wanted = self.unmet.get(&key)?.wanted;
-        let (part, room) = (self.fair_part(ask.card, &ask.id), self.room(ask.card));
+        let lent = self.lent_to_burst(ask.card, self.allocation(&ask.id)?);
+        let part = self.fair_part(ask.card, &ask.id, lent);
+        let usable = self.usable(ask.card).plus(lent);
+        let room = usable.minus(self.taken(ask.card));
         let is_alone = !self
             .unmet
             .keys()
@@ -325,8 +342,9 @@ impl Ledger {
     }
 
     /// The largest allowance that is fair for one asker while others ask, too.
-    fn fair_part(&self, card: CardUuid, asker: &AllocationId) -> Bytes {
-        let mut left = self.usable(card).minus(self.called(card));
+    fn fair_part(&self, card: CardUuid, asker: &AllocationId, lent: Bytes) -> Bytes {
+        let usable = self.usable(card).plus(lent);
+        let mut left = usable.minus(self.called(card));
         let (mut demands, mut own) = (Vec::new(), None);
         for (allocation, grant) in self.grants(card) {
             let is_running = allocation.suspension == SuspensionPhase::Running;
@@ -365,10 +383,10 @@ impl Ledger {
         })
     }
 
-    /// What nobody holds of a card, and nobody calls in.
-    fn room(&self, card: CardUuid) -> Bytes {
+    /// What is held of a card, or called in.
+    fn taken(&self, card: CardUuid) -> Bytes {
         let held: Bytes = self.grants(card).map(|(_, grant)| grant.held).sum();
-        self.usable(card).minus(held).minus(self.called(card))
+        held.plus(self.called(card))
     }
 }
 

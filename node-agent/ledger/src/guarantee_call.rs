@@ -22,7 +22,8 @@
 //! # Decision: an open call keeps what it waits for
 //! What a sleeper has given back would otherwise go to the next program that bursts. So programs that burst, and sleepers
 //! that wait, see the bytes of open calls as taken. Newcomers see only the calls of newcomers that came before them: a
-//! guarantee comes before a burst.
+//! guarantee comes before a burst. An idle pod that needs no more than its guarantee sees none: what it keeps is no part of
+//! what others wait for.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -191,7 +192,7 @@ impl Ledger {
             .sum();
         held.plus(called)
             .plus(ask.bytes)
-            .minus(self.usable(ask.card))
+            .minus(self.usable(ask.card).plus(self.lent_to(ask.card, claimant)))
     }
 
     /// What a grant holds once the transition that is under way is done, and a sample shows it.
@@ -246,14 +247,23 @@ impl Ledger {
         claimant: Option<&CallClaimant>,
     ) -> impl Iterator<Item = Holder> {
         let is_newcomer = claimant.is_some_and(CallClaimant::has_guarantee);
+        let waits_for_all = claimant.is_some_and(|of| !of.has_guarantee());
+        let queues = match claimant {
+            Some(CallClaimant::IdleSleeper(id)) => {
+                let found = self.allocation(id);
+                found.is_none_or(|of| !of.needs_what_it_keeps())
+            }
+            Some(CallClaimant::Newcomer(_) | CallClaimant::Sleeper(_)) | None => true,
+        };
         let own = claimant.and_then(|of| self.calls.iter().position(|call| call.claimant == *of));
         let calls = self.calls.iter().enumerate();
         let before = calls.filter(move |(place, call)| {
-            if is_newcomer {
+            let is_before = if is_newcomer {
                 call.claimant.has_guarantee() && own.is_none_or(|own| *place < own)
             } else {
                 own != Some(*place)
-            }
+            };
+            queues && is_before && !(waits_for_all && self.needs_an_end(call))
         });
         before.flat_map(move |(_, call)| {
             let asks = call.asks.iter().filter(move |ask| ask.card == card);
@@ -262,6 +272,21 @@ impl Ledger {
                 bytes: ask.bytes,
             })
         })
+    }
+
+    /// Whether an idle share that was called cannot wake before another allocation ends. One that sleeps does not wait for it:
+    /// it cannot end.
+    fn needs_an_end(&self, call: &GuaranteeCall) -> bool {
+        let is_idle = matches!(call.claimant, CallClaimant::IdleSleeper(_));
+        let least = |grant: &CardGrant| match grant.burst {
+            Some(range) => range.guaranteed.min(grant.held),
+            None => grant.held,
+        };
+        let needs_an_end = |ask: &CardRequest| {
+            let held: Bytes = self.grants(ask.card).map(|(_, grant)| least(grant)).sum();
+            held.plus(ask.bytes) > self.usable(ask.card)
+        };
+        is_idle && call.asks.iter().any(needs_an_end)
     }
 
     /// Who waits for memory of a card, in the order in which they called.
@@ -277,7 +302,7 @@ impl Ledger {
     }
 }
 
-fn obstacle(allocation: &Allocation) -> Option<CallObstacle> {
+pub(crate) fn obstacle(allocation: &Allocation) -> Option<CallObstacle> {
     if allocation.suspension != SuspensionPhase::Running {
         return Some(CallObstacle::InTransition);
     }

@@ -25,6 +25,8 @@ pub struct Ledger {
     policies: BTreeMap<String, OffenderPolicy>,
     pub(crate) offences: BTreeMap<AllocationId, Offences>,
     pub(crate) overcommit: OvercommitFactor,
+    /// Whether what idle pods are guaranteed is lent while they sleep.
+    pub(crate) lends_idle: bool,
     pub(crate) unmet: UnmetBursts,
     /// The calls that are not served yet, oldest first.
     pub(crate) calls: Vec<GuaranteeCall>,
@@ -45,6 +47,7 @@ impl Ledger {
             allocations: BTreeMap::new(),
             offences: BTreeMap::new(),
             overcommit: OvercommitFactor::default(),
+            lends_idle: false,
             unmet: UnmetBursts::new(),
             calls: Vec::new(),
             sampled: 0,
@@ -209,21 +212,28 @@ impl Ledger {
         expiries.min()
     }
 
-    /// What all allocations but `except` hold of a card.
-    pub(crate) fn holders(&self, card: CardUuid, except: Option<&AllocationId>) -> Vec<Holder> {
+    /// What all allocations but `except` hold of a card, without what they lend if that can be borrowed.
+    pub(crate) fn holders(
+        &self,
+        card: CardUuid,
+        except: Option<&AllocationId>,
+        borrows: bool,
+    ) -> Vec<Holder> {
         let others = self
             .grants(card)
             .filter(|(allocation, _)| Some(&allocation.id) != except);
+        let others = others.map(|(allocation, grant): (&Allocation, &crate::CardGrant)| {
+            let lent = match borrows {
+                true => self.lends(allocation, grant),
+                false => Bytes::ZERO,
+            };
+            Holder {
+                name: allocation.name.clone(),
+                bytes: grant.held.minus(lent),
+            }
+        });
         // A suspended allocation may hold nothing.
-        let others = others.filter(|(_, grant)| grant.held > Bytes::ZERO);
-        others
-            .map(
-                |(allocation, grant): (&Allocation, &crate::CardGrant)| Holder {
-                    name: allocation.name.clone(),
-                    bytes: grant.held,
-                },
-            )
-            .collect()
+        others.filter(|of| of.bytes > Bytes::ZERO).collect()
     }
 
     pub(crate) fn next_id(&mut self) -> AllocationId {

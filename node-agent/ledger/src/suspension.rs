@@ -285,6 +285,11 @@ impl crate::Allocation {
         lacks.collect()
     }
 
+    /// Whether it needs no more than what it keeps while it sleeps.
+    pub(crate) fn needs_what_it_keeps(&self) -> bool {
+        self.lacks().iter().all(|(_, bytes)| *bytes == Bytes::ZERO)
+    }
+
     /// What one of its grants holds while it sleeps, beside what the driver still reports.
     pub(crate) fn keeps_asleep(&self, grant: &crate::CardGrant) -> Bytes {
         match self.keeps_guarantee() {

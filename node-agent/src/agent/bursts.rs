@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use apportion_abi::{Bytes, CardUuid};
-use apportion_ledger::{Allocation, AllocationId, LedgerEffect, LedgerEvent};
+use apportion_ledger::{Allocation, AllocationId, Ledger, LedgerEffect, LedgerEvent};
 use prometheus_client::metrics::histogram::Histogram;
 use tracing::warn;
 
@@ -91,7 +91,9 @@ impl AgentState {
         let cards: BTreeSet<_> = asks.iter().map(|ask| ask.card).collect();
         for card in &cards {
             let missing = self.ledger.missing(*card, &asks);
-            self.make_room(*card, missing);
+            self.withdraw_until(*card, None, |ledger| {
+                ledger.has_burst_room(*card, &asks, missing)
+            });
         }
         let effects = self.ledger.apply(now(), LedgerEvent::Burst(asks));
         let (limits, others): (Vec<_>, Vec<_>) = effects
@@ -177,13 +179,22 @@ impl AgentState {
 
     /// Does so with the allowances of all allocations but `except`.
     fn make_room_beside(&mut self, card: CardUuid, bytes: Bytes, except: Option<&AllocationId>) {
-        if self.ledger.has_room(card, bytes) {
+        self.withdraw_until(card, except, |ledger| ledger.has_room(card, bytes));
+    }
+
+    fn withdraw_until(
+        &mut self,
+        card: CardUuid,
+        except: Option<&AllocationId>,
+        is_enough: impl Fn(&Ledger) -> bool,
+    ) {
+        if is_enough(&self.ledger) {
             return;
         }
         let withdrawable = self.ledger.withdrawable(card).into_iter();
         for (id, guaranteed) in withdrawable.filter(|(id, _)| Some(id) != except) {
             self.withdraw(id, card, guaranteed);
-            if self.ledger.has_room(card, bytes) {
+            if is_enough(&self.ledger) {
                 return;
             }
         }
