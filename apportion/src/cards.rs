@@ -35,17 +35,24 @@ fn one(card: &v1::Card, list: &ListReply) -> Option<CandidateCard> {
 }
 
 /// What nobody else can get because of a grant. A suspended one holds what the driver still reports, and its guarantee if
-/// the agent has suspended it for somebody else.
+/// the agent has suspended it for somebody else, or if it is a pod: its scheduler counts its guarantee.
 fn held_by(allocation: &v1::Allocation, grant: &v1::Grant) -> Bytes {
     let left = Bytes(grant.nvml_bytes);
     match allocation.suspension() {
-        SuspensionState::Suspended if allocation.called_in => left.max(guaranteed(grant)),
+        SuspensionState::Suspended if allocation.called_in || is_of_pod(allocation) => {
+            left.max(guaranteed(grant))
+        }
         SuspensionState::Suspended => left,
         SuspensionState::Unspecified
         | SuspensionState::Running
         | SuspensionState::Suspending
         | SuspensionState::Resuming => firm(grant),
     }
+}
+
+fn is_of_pod(allocation: &v1::Allocation) -> bool {
+    let holder = allocation.holder.as_ref().and_then(|of| of.kind.as_ref());
+    matches!(holder, Some(v1::holder::Kind::PodUid(_)))
 }
 
 /// The list as it would be if no program used more than its guarantee: what a guarantee that is called in can get.

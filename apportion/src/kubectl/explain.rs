@@ -46,6 +46,13 @@ struct KubectlExplanation {
 const SUSPENDED: &str = "suspended: others were promised what it used above its guarantee; its CUDA calls wait, its GPU \
      memory is in the host's memory, and the node's agent wakes it when there is room";
 
+/// Why a pod that runs uses no GPU memory.
+const IDLE: &str = "idle: it has made no CUDA call for its apportion.dev/suspend-when-idle; its GPU memory is in the \
+     host's memory, and its next CUDA call wakes it";
+
+/// The reason of the agent's event about a pod that is to sleep when it is idle, and cannot.
+const STAYS_AWAKE: &str = "GpuMemoryStaysAwake";
+
 /// The pod's share of a GPU.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -58,6 +65,8 @@ struct ExplainedShare {
     guaranteed_bytes: i64,
     /// Whether its processes sleep with their GPU memory in the host's memory.
     suspended: bool,
+    /// Whether they sleep because they did not use the GPU.
+    idle: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -197,6 +206,7 @@ impl RelatedObjects {
                 limit_bytes: holder.limit_bytes,
                 guaranteed_bytes: guaranteed(holder.guaranteed_bytes, holder.limit_bytes),
                 suspended: holder.suspended,
+                idle: holder.idle,
             })
         });
         shares.collect()
@@ -240,12 +250,27 @@ impl RelatedObjects {
         if let Some(why) = trouble_of_queue.and_then(|view| view.trouble) {
             reasons.push(format!("its queue cannot be used: {why}"));
         }
-        if self.shares(pod).iter().any(|share| share.suspended) {
+        let shares = self.shares(pod);
+        if shares.iter().any(|share| share.suspended && !share.idle) {
             reasons.push(SUSPENDED.to_owned());
+        }
+        if shares.iter().any(|share| share.idle) {
+            reasons.push(IDLE.to_owned());
+        } else {
+            reasons.extend(self.stays_awake());
         }
         reasons.extend(self.node.as_ref().and_then(trouble));
         reasons.extend(stuck(pod));
         reasons
+    }
+}
+
+impl RelatedObjects {
+    /// Why the pod is not suspended when it is idle, as its agent last said.
+    fn stays_awake(&self) -> Option<String> {
+        let mut latest = self.events.iter().rev();
+        let event = latest.find(|event| event.reason.as_deref() == Some(STAYS_AWAKE))?;
+        event.message.clone()
     }
 }
 
@@ -359,13 +384,14 @@ mod tests {
         let pod = json!({"metadata": {"name": "serve", "namespace": "team"},
             "spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running"}});
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        let explained = |suspended| {
+        let explained = |suspended, idle, events| {
             let holder = GpuHolder {
                 namespace: Some("team".to_owned()),
                 pod: Some("serve".to_owned()),
                 limit_bytes: 12 << 30,
                 guaranteed_bytes: Some(4 << 30),
                 suspended,
+                idle,
                 ..GpuHolder::default()
             };
             let card = GpuCard {
@@ -379,11 +405,13 @@ mod tests {
             });
             let known = RelatedObjects {
                 node: Some(node),
+                events,
                 ..RelatedObjects::default()
             };
             text(&known.explain(&pod))
         };
-        let (running, asleep) = (explained(false), explained(true));
+        let [running, asleep, idle] = [(false, false), (true, false), (true, true)]
+            .map(|(suspended, idle)| explained(suspended, idle, Vec::new()));
         let share = "is guaranteed 4096 MiB and may use up to 12.0 GiB";
         assert!(
             running.contains(share) && !running.contains("suspended"),
@@ -392,6 +420,20 @@ mod tests {
         assert!(
             asleep.contains(share) && asleep.contains("  suspended: others were promised"),
             "{asleep}"
+        );
+        assert!(
+            idle.contains("  idle: it has made no CUDA call") && !idle.contains("others"),
+            "{idle}"
+        );
+        let event = Event {
+            reason: Some(STAYS_AWAKE.to_owned()),
+            message: Some("Share is not suspended when idle: driver 550".to_owned()),
+            ..Event::default()
+        };
+        let awake = explained(false, false, vec![event]);
+        assert!(
+            awake.contains("\n  Share is not suspended when idle: driver 550"),
+            "{awake}"
         );
     }
 }

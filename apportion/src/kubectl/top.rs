@@ -27,6 +27,8 @@ struct TopShare {
     limit_bytes: i64,
     /// Whether its processes sleep with their GPU memory in the host's memory.
     suspended: bool,
+    /// Whether they sleep because they did not use the GPU.
+    idle: bool,
     /// What is guaranteed, as a part of the GPU's allocatable memory, in percent.
     percent: i64,
 }
@@ -46,12 +48,12 @@ const GUARANTEED: TableColumn<TopShare> = TableColumn {
 const STATE: TableColumn<TopShare> = TableColumn {
     title: "STATE",
     cell: |share| {
-        if share.suspended {
-            "suspended"
-        } else {
-            "running"
-        }
-        .to_owned()
+        let state = match (share.idle, share.suspended) {
+            (true, _) => "idle",
+            (false, true) => "suspended",
+            (false, false) => "running",
+        };
+        state.to_owned()
     },
     side: CellAlignment::Left,
 };
@@ -141,6 +143,7 @@ fn shares(gpu: &NodeGpu) -> impl Iterator<Item = TopShare> + '_ {
         guaranteed_bytes: guaranteed(holder.guaranteed_bytes, holder.limit_bytes),
         limit_bytes: holder.limit_bytes,
         suspended: holder.suspended,
+        idle: holder.idle,
         percent: percent(
             guaranteed(holder.guaranteed_bytes, holder.limit_bytes),
             gpu.card.allocatable_bytes,
@@ -173,6 +176,7 @@ mod tests {
             guaranteed_bytes,
             limit_bytes: 2,
             suspended,
+            idle: false,
             percent: 1,
         };
         let titles = |shares: &[TopShare]| {
@@ -182,13 +186,16 @@ mod tests {
         let fixed = titles(&[share(2, false)]);
         assert!(!fixed.contains(&"GUARANTEED") && !fixed.contains(&"STATE"));
         assert!(titles(&[share(2, false), share(1, false)]).contains(&"GUARANTEED"));
-        let shares = [share(1, true), share(1, false)];
+        let idle = TopShare {
+            idle: true,
+            ..share(1, true)
+        };
+        let shares = [share(1, true), share(1, false), idle];
         assert_eq!(titles(&shares).last(), Some(&"STATE"));
         let table = lay_out(&columns(&shares), &shares);
-        assert!(
-            table.contains("suspended") && table.contains("running"),
-            "{table}"
-        );
+        for state in ["suspended", "running", "idle"] {
+            assert!(table.contains(state), "{table}");
+        }
     }
 
     #[test]

@@ -122,6 +122,7 @@ fn card_status(list: &v1::ListReply, card: &v1::Card) -> GpuCard {
             limit_bytes: signed(grant.limit_bytes),
             guaranteed_bytes: None,
             suspended: false,
+            idle: false,
         })
     });
     GpuCard {

@@ -223,6 +223,12 @@ pub enum NoticeKind {
     Suspended,
     /// Its processes run again.
     Resumed,
+    /// Its processes sleep, because they did not use the GPU.
+    Idle,
+    /// They run again, because one of them called the driver.
+    Called,
+    /// It is to sleep when it is idle, and cannot.
+    StaysAwake,
     /// It was released and waits for its last process to end.
     Draining,
     Released,

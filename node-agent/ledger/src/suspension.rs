@@ -102,6 +102,10 @@ impl Ledger {
             SuspensionPhase::Running | SuspensionPhase::Suspended => return Vec::new(),
         }
         allocation.suspension = SuspensionPhase::Suspended;
+        let kind = match allocation.suspension_cause {
+            SuspensionCause::Client | SuspensionCause::Guarantee => NoticeKind::Suspended,
+            SuspensionCause::Idle => NoticeKind::Idle,
+        };
         if before == SuspensionPhase::Suspending {
             // A wake that failed does not cost it its place among those who wait for one.
             allocation.moved = now;
@@ -113,7 +117,7 @@ impl Ledger {
         let mut effects = vec![LedgerEffect::Save];
         if before == SuspensionPhase::Suspending {
             let detail = self.asleep(id);
-            effects.push(self.notice_with(NoticeKind::Suspended, id, detail));
+            effects.push(self.notice_with(kind, id, detail));
         }
         effects
     }
@@ -156,6 +160,10 @@ impl Ledger {
             SuspensionPhase::Running | SuspensionPhase::Suspended => return Vec::new(),
         }
         let slept = allocation.grants.iter().map(|grant| grant.needed).sum();
+        let kind = match allocation.suspension_cause {
+            SuspensionCause::Client | SuspensionCause::Guarantee => NoticeKind::Resumed,
+            SuspensionCause::Idle => NoticeKind::Called,
+        };
         allocation.suspension = SuspensionPhase::Running;
         allocation.suspension_cause = SuspensionCause::Client;
         if before == SuspensionPhase::Resuming {
@@ -173,7 +181,7 @@ impl Ledger {
         ];
         if before == SuspensionPhase::Resuming {
             let detail = back_on_the_gpu(slept);
-            effects.push(self.notice_with(NoticeKind::Resumed, id, detail));
+            effects.push(self.notice_with(kind, id, detail));
         }
         effects
     }

@@ -8,13 +8,18 @@
 //! A program that calls a little less often than the share's time would move its memory to and fro. So if it slept for
 //! less than that time, the next sleep comes after twice the time, and so on up to an hour. The same holds for a share that
 //! could not be put to sleep.
+//!
+//! # Decision: a pod runs, and a command is refused
+//! Whoever starts a command is there to read why this machine cannot suspend it. A pod may be placed on any node, and must
+//! not fail because one cannot: it runs awake there, and an event says why. One that asks for less than the agent's minimum
+//! is suspended after the minimum.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use apportion_ledger::{
-    Allocation, AllocationId, AllocationPhase, CallStep, GuaranteeCall, LedgerEvent,
-    PlacementProposal, SuspensionCause, SuspensionPhase,
+    Allocation, AllocationId, AllocationPhase, CallStep, GuaranteeCall, LedgerEvent, LedgerNotice,
+    NoticeKind, PlacementProposal, SuspensionCause, SuspensionPhase,
 };
 use apportion_process_checkpoints::transition::TransitionGoal;
 use tonic::Status;
@@ -25,6 +30,7 @@ use super::guarantee_calls::asks_of;
 use super::state::{AgentState, RequestOutcome};
 use super::suspensions::{RunningTransition, TransitionClient};
 use crate::account::AccountFiles;
+use crate::api::request::NewcomerPatience;
 use crate::options::BurstReclaim;
 use crate::processes::threads::WakefulThreads;
 
@@ -54,7 +60,7 @@ struct IdleWatch {
     called: Option<Instant>,
     /// Whether its memory was not free then.
     has_waited: bool,
-    /// Whether the log says why it is never put to sleep.
+    /// Whether it was said why it is not put to sleep.
     is_reported: bool,
 }
 
@@ -114,13 +120,37 @@ impl IdleShares {
     }
 }
 
+/// What this agent does for shares that sleep when they are idle.
+struct IdleTerms {
+    /// The shortest time after which it puts one to sleep.
+    least: Duration,
+    /// Why its driver puts none to sleep.
+    obstacle: Option<String>,
+}
+
 impl NodeAgent {
-    /// Refuses what this agent cannot put to sleep.
-    pub(super) fn may_sleep_when_idle(&self, proposal: &PlacementProposal) -> Result<(), Status> {
+    /// Refuses what this agent cannot put to sleep, unless a scheduler has placed it here.
+    pub(super) fn may_sleep_when_idle(
+        &self,
+        proposal: &PlacementProposal,
+        patience: NewcomerPatience,
+    ) -> Result<(), Status> {
         let Some(idle_after) = proposal.idle_after else {
             return Ok(());
         };
         let least = self.options.cards.suspend_when_idle_min;
+        if patience == NewcomerPatience::AsksAgain {
+            if idle_after < least {
+                let name = &proposal.name;
+                warn!(
+                    name,
+                    ?idle_after,
+                    ?least,
+                    "Idle time below the minimum, the minimum is used"
+                );
+            }
+            return Ok(());
+        }
         if idle_after < least {
             let why = format!(
                 "a share is suspended when it is idle for {least:?} at least on this machine, not for {idle_after:?}; \
@@ -135,7 +165,13 @@ impl NodeAgent {
     /// Goes on with the shares that sleep when they are idle: notes who uses the GPU, wakes who is called, and puts to
     /// sleep who is idle.
     pub(super) fn continue_idle_shares(&mut self) {
-        self.state.watch_idle_shares();
+        let (version, _) = self.state.cards.versions();
+        let is_known = !version.is_empty();
+        let terms = IdleTerms {
+            least: self.options.cards.suspend_when_idle_min,
+            obstacle: has_checkpoints(version).err().filter(|_| is_known),
+        };
+        self.state.watch_idle_shares(&terms);
         for id in self.state.idle.called() {
             self.wake_called(&id);
         }
@@ -218,17 +254,24 @@ impl NodeAgent {
 
 impl AgentState {
     /// Notes who uses the GPU, and which sleepers are called.
-    fn watch_idle_shares(&mut self) {
+    fn watch_idle_shares(&mut self, terms: &IdleTerms) {
         let all = self.ledger.allocations().into_iter();
         let watched: BTreeMap<_, _> = all
-            .filter_map(|of| Some((of.id.clone(), of.idle_after?)))
+            .filter_map(|of| Some((of.id.clone(), of.idle_after?.max(terms.least))))
             .collect();
         self.idle.watches.retain(|id, _| watched.contains_key(id));
         for (id, idle_after) in watched {
             let watch = self.idle.watches.remove(&id);
             let mut watch = watch.unwrap_or_else(|| IdleWatch::new(idle_after));
             self.watch_idle_share(&id, idle_after, &mut watch);
-            self.idle.watches.insert(id, watch);
+            let why = self.never_sleeps(&id, terms);
+            if why.is_some() {
+                watch.use_now();
+            }
+            self.idle.watches.insert(id.clone(), watch);
+            if let Some(why) = why {
+                self.report_awake(&id, why);
+            }
         }
     }
 
@@ -247,7 +290,6 @@ impl AgentState {
                 } else if self.runs_a_kernel(id) || self.has_stranger(id) || !is_owned(allocation) {
                     watch.use_now();
                 }
-                self.report_unseen(allocation, account, watch);
             }
             SuspensionPhase::Suspending
             | SuspensionPhase::Suspended
@@ -262,21 +304,35 @@ impl AgentState {
         }
     }
 
-    /// A share that may be called unseen stays awake: its next call might wake nobody.
-    fn report_unseen(
-        &self,
-        allocation: &Allocation,
-        account: &AccountFiles,
-        watch: &mut IdleWatch,
-    ) {
-        if !account.may_be_called_unseen() {
-            return;
+    /// Why a share that runs is never put to sleep. One that may be called unseen stays awake: its next call might wake
+    /// nobody.
+    fn never_sleeps(&self, id: &AllocationId, terms: &IdleTerms) -> Option<String> {
+        let allocation = self.ledger.allocation(id)?;
+        if allocation.suspension != SuspensionPhase::Running || !is_owned(allocation) {
+            return None;
         }
-        watch.use_now();
-        if !watch.is_reported {
-            watch.is_reported = true;
-            let (id, name) = (&allocation.id, &allocation.name);
-            warn!(%id, name, "Share is not suspended when idle, a library of it is linked with the driver");
+        let is_unseen = self.accounts.get(id)?.may_be_called_unseen();
+        let unseen = is_unseen.then(|| {
+            "a library of it is linked with the driver, so it can call the driver unseen".to_owned()
+        });
+        terms.obstacle.clone().or(unseen)
+    }
+
+    /// Says why a share is not put to sleep, once until it is.
+    fn report_awake(&mut self, id: &AllocationId, why: String) {
+        let watch = self.idle.watches.get_mut(id);
+        let allocation = self.ledger.allocation(id);
+        let Some((watch, allocation)) = watch.zip(allocation) else {
+            return;
+        };
+        if !std::mem::replace(&mut watch.is_reported, true) {
+            self.publisher.publish_notice(&LedgerNotice {
+                kind: NoticeKind::StaysAwake,
+                allocation: Some((id.clone(), allocation.name.clone())),
+                card: None,
+                process: None,
+                detail: why,
+            });
         }
     }
 
@@ -325,6 +381,7 @@ impl AgentState {
             watch.asleep = None;
             let wait = watch.wait;
             info!(%id, why, ?wait, "Idle share stays awake, it is tried again");
+            self.report_awake(id, why.to_owned());
         }
     }
 
@@ -337,7 +394,12 @@ impl AgentState {
         let id = &done.id;
         self.publisher.stats().idle.count(done.goal, result.is_ok());
         match (done.goal, result) {
-            (TransitionGoal::Asleep, Ok(_)) => info!(%id, moved = %done.moved, "Idle share sleeps"),
+            (TransitionGoal::Asleep, Ok(_)) => {
+                if let Some(watch) = self.idle.watches.get_mut(id) {
+                    watch.is_reported = false;
+                }
+                info!(%id, moved = %done.moved, "Idle share sleeps");
+            }
             (TransitionGoal::Asleep, Err(why)) => self.stay_awake(id, why),
             (TransitionGoal::Awake, Ok(_)) => {
                 let Some(watch) = self.idle.watches.get_mut(id) else {

@@ -26,7 +26,7 @@ impl NodeAgent {
                     let _ = answer.send(Err(refusal));
                     return;
                 }
-                if let Err(refusal) = self.may_sleep_when_idle(&proposal) {
+                if let Err(refusal) = self.may_sleep_when_idle(&proposal, patience) {
                     let _ = answer.send(Err(refusal));
                     return;
                 }

@@ -5,15 +5,16 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_abi::names::{ANNOTATION_FRACTION_LIMIT, ANNOTATION_MEMORY_LIMIT};
+use apportion_abi::names::{ANNOTATION_FRACTION_LIMIT, ANNOTATION_IDLE, ANNOTATION_MEMORY_LIMIT};
 use apportion_abi::{
     BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, GpuRequest, Share, whole_units,
 };
-use apportion_kubernetes::Quantity;
+use apportion_kubernetes::{Quantity, not_a_duration, parse_duration};
 use apportion_ledger::{AllocationId, AllocationOwner, AllocationRefusal, PlacementProposal};
 use apportion_proto::v1;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
+use tracing::warn;
 
 use super::pods::{NodePods, PodFacts};
 use super::snapshot::Holder;
@@ -99,7 +100,7 @@ impl LocalFit {
             asks,
             terms: BurstTerms::default(),
             ttl: TTL,
-            idle_after: None,
+            idle_after: idle_after(facts),
         };
         let reply = self
             .ask(|answer| AgentRequest::Allocate(proposal, NewcomerPatience::AsksAgain, answer))
@@ -174,6 +175,18 @@ fn limit(facts: &PodFacts) -> Result<Option<Share>, Status> {
         },
         _ => Ok(None),
     }
+}
+
+/// After how long without a call of the driver the pod's programs are to sleep. One that the webhook would have refused
+/// runs awake.
+fn idle_after(facts: &PodFacts) -> Option<Duration> {
+    let text = facts.idle_after.as_deref()?;
+    let idle_after = parse_duration(text).filter(|time| *time > Duration::ZERO);
+    if idle_after.is_none() {
+        let (pod, why) = (&facts.name, not_a_duration(text));
+        warn!(pod, why, "{ANNOTATION_IDLE} is ignored");
+    }
+    idle_after
 }
 
 /// The limit on each card on which it is above what is asked for. It is never more than the card has.
@@ -342,6 +355,20 @@ mod tests {
         let fraction = serde_json::json!({"gpu-fraction": "0.25", "gpu-fraction.limit": "0.5"});
         let half = Share::Fraction("0.5".parse().unwrap());
         assert_eq!(limit(&bursting(fraction)).unwrap(), Some(half));
+    }
+
+    #[test]
+    fn a_time_that_is_none_leaves_the_pod_awake() {
+        let of = |time: &str| {
+            let annotations = serde_json::json!({"apportion.dev/suspend-when-idle": time});
+            let pod = serde_json::json!({"metadata": {"annotations": annotations}});
+            idle_after(&facts(&serde_json::from_value(pod).unwrap()))
+        };
+        assert_eq!(of("10m"), Some(Duration::from_secs(600)));
+        for wrong in ["0s", "", "soon", "-5m", "1d"] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+        assert_eq!(idle_after(&PodFacts::default()), None);
     }
 
     #[test]

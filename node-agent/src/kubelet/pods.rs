@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use apportion_abi::names::{
     ANNOTATION_BURST, ANNOTATION_DEVICES, ANNOTATION_FRACTION, ANNOTATION_FRACTION_LIMIT,
-    ANNOTATION_MEMORY, ANNOTATION_MEMORY_LIMIT,
+    ANNOTATION_IDLE, ANNOTATION_MEMORY, ANNOTATION_MEMORY_LIMIT,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -40,6 +40,8 @@ pub(crate) struct PodFacts {
     /// The limits of the two, of a pod that may burst.
     pub(crate) memory_limit: Option<String>,
     pub(crate) fraction_limit: Option<String>,
+    /// After how long without a call of the driver its programs are to sleep.
+    pub(crate) idle_after: Option<String>,
     /// Whether no container of it runs or will run again.
     pub(crate) has_ended: bool,
     /// Its init containers that run to completion; the kubelet lists no devices for them.
@@ -167,6 +169,7 @@ pub(super) fn facts(pod: &Pod) -> PodFacts {
         devices: annotation(ANNOTATION_DEVICES),
         memory_limit: limit(ANNOTATION_MEMORY_LIMIT),
         fraction_limit: limit(ANNOTATION_FRACTION_LIMIT),
+        idle_after: annotation(ANNOTATION_IDLE),
         init: init(pod),
         covered: covered(pod),
         is_ending: pod.metadata.deletion_timestamp.is_some(),

@@ -65,8 +65,8 @@ pub(crate) struct CardOptions {
     #[arg(long, env = "APPORTION_SUSPEND_TURN", value_name = "TIME", default_value = "30s", value_parser = turn)]
     pub(crate) suspend_turn: Duration,
 
-    /// The shortest time without a call of the driver after which `apportion run --suspend-when-idle` may put a program to
-    /// sleep; 1s to 24h
+    /// The shortest time without a call of the driver after which a program of `apportion run --suspend-when-idle`, or a pod
+    /// with apportion.dev/suspend-when-idle, is put to sleep; 1s to 24h
     #[arg(long, env = "APPORTION_SUSPEND_WHEN_IDLE_MIN", value_name = "TIME", default_value = "10s", value_parser = turn)]
     pub(crate) suspend_when_idle_min: Duration,
 

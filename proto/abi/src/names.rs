@@ -80,6 +80,10 @@ names! {
         ANNOTATION_BURST "apportion.dev/gpu-memory-burst" "annotation of a pod", value: "`true`",
             written_by: "webhook, with `--request-below-limit burst`", read_by: "scheduler, agent",
             "The pod's GPU memory request is what it is guaranteed, and it may burst up to its limit. Without it the limit is the share";
+        ANNOTATION_IDLE "apportion.dev/suspend-when-idle" "annotation of a pod",
+            value: "duration, such as `10m`; 10 s or more on most nodes",
+            written_by: "user", read_by: "webhook, scheduler, agent",
+            "The pod's programs are suspended when they have made no CUDA call for that time, and woken by the next one";
         ANNOTATION_COMPUTE_MODE "kai.scheduler/gpu-compute-sharing-mode" "annotation of a pod",
             value: "`time-slicing`", written_by: "user", read_by: "webhook",
             "How pods share the time of a GPU: as the driver divides it. The webhook refuses `sm-sharing`";

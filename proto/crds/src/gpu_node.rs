@@ -167,10 +167,13 @@ pub struct GpuHolder {
     /// Memory that its processes can always have, in bytes. Absent if that is the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guaranteed_bytes: Option<i64>,
-    /// Whether its processes sleep with their GPU memory in the host's memory, because others were promised what they used
-    /// above their guarantee. The agent wakes them. Absent if they run.
+    /// Whether its processes sleep with their GPU memory in the host's memory. The agent wakes them. Absent if they run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
+    /// Whether they sleep because they did not use the GPU, so that their next CUDA call wakes them; else others were
+    /// promised what they used above their guarantee. Absent if they run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub idle: bool,
 }
 
 /// Sums over all GPUs of the node, as `kubectl get gpunodes` shows them.

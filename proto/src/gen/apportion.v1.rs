@@ -131,6 +131,7 @@ pub struct AllocateRequest {
     #[prost(uint64, tag = "4")]
     pub ttl_ms: u64,
     /// After how long without a call of the driver its processes are put to sleep, until they call; 0 for never.
+    /// An agent that cannot do it refuses the request, except from a scheduler: a pod stays awake there.
     #[prost(uint64, tag = "20")]
     pub suspend_when_idle_ms: u64,
     /// What parts of the memory that nobody was guaranteed it gets beside others, in thousandths, at most 1000000000. 0 gets
@@ -765,6 +766,12 @@ pub enum EventKind {
     Suspended = 17,
     /// They run again.
     Resumed = 18,
+    /// The processes of an allocation sleep, because they did not use the GPU.
+    Idle = 19,
+    /// They run again, because one of them called the driver.
+    Called = 20,
+    /// An allocation that is to sleep when it is idle cannot, and stays awake.
+    StaysAwake = 21,
 }
 impl EventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -792,6 +799,9 @@ impl EventKind {
             Self::Evicted => "EVENT_KIND_EVICTED",
             Self::Suspended => "EVENT_KIND_SUSPENDED",
             Self::Resumed => "EVENT_KIND_RESUMED",
+            Self::Idle => "EVENT_KIND_IDLE",
+            Self::Called => "EVENT_KIND_CALLED",
+            Self::StaysAwake => "EVENT_KIND_STAYS_AWAKE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -816,6 +826,9 @@ impl EventKind {
             "EVENT_KIND_EVICTED" => Some(Self::Evicted),
             "EVENT_KIND_SUSPENDED" => Some(Self::Suspended),
             "EVENT_KIND_RESUMED" => Some(Self::Resumed),
+            "EVENT_KIND_IDLE" => Some(Self::Idle),
+            "EVENT_KIND_CALLED" => Some(Self::Called),
+            "EVENT_KIND_STAYS_AWAKE" => Some(Self::StaysAwake),
             _ => None,
         }
     }

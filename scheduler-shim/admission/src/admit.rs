@@ -13,7 +13,8 @@ use crate::pod::{Pod, Variable, VariablesFrom, Volume};
 use crate::refusal::PodRefusal;
 use crate::strict::StrictBounds;
 use crate::{
-    config_map, devices, immutable_fields, names, request, share_resources, strict, unsupported,
+    config_map, devices, idle_time, immutable_fields, names, request, share_resources, strict,
+    unsupported,
 };
 
 /// How a container gets its card.
@@ -172,6 +173,7 @@ pub fn validate(pod: &Pod, settings: &AdmissionSettings) -> Result<(), PodRefusa
     unsupported::check(pod)?;
     share_resources::check(pod)?;
     limits::check_setting(pod, settings.request_below_limit)?;
+    idle_time::idle_time(pod)?;
     if settings.block_visible_devices {
         devices::check(pod)?;
     }
@@ -189,6 +191,7 @@ pub fn warnings(pod: &Pod) -> Vec<String> {
     grows
         .into_iter()
         .chain(unsupported::warnings(pod))
+        .chain(idle_time::warning(pod))
         .collect()
 }
 

@@ -15,6 +15,7 @@ mod containers;
 pub mod devices;
 pub mod gpu_amounts;
 pub mod hami;
+mod idle_time;
 pub mod ignored;
 pub mod immutable_fields;
 pub mod limits;
@@ -39,6 +40,7 @@ pub use containers::{
     ContainerIndex, ContainerList, fraction_container, is_shared, shared_containers,
     without_resource,
 };
+pub use idle_time::idle_time;
 pub use limits::RequestBelowLimit;
 pub use pod::{
     Container, Metadata, Owner, Pod, ResourceList, Resources, Spec, Status, Variable,

@@ -165,6 +165,14 @@ pub enum PodRefusal {
         "{0} is less than 2 MiB, the smallest share; a pod that may use up to a limit is guaranteed its request"
     )]
     GuaranteeTooSmall(Box<AnnotationValue>),
+    /// After how long it is suspended is no time.
+    #[error("apportion.dev/suspend-when-idle {0}")]
+    IdleTime(String),
+    /// It is to be suspended when it is idle, and has no share.
+    #[error(
+        "apportion.dev/suspend-when-idle needs a share by gpu-fraction, gpu-memory or an annotation of a container; a pod with whole GPUs, MIG partitions or resource claims is not suspended"
+    )]
+    IdleWithoutShare,
     /// A request that Apportion does not support.
     #[error(transparent)]
     Unsupported(Box<UnsupportedRequest>),

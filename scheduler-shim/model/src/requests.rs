@@ -4,9 +4,11 @@
 //! never have admitted.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use apportion_abi::names::{
-    ANNOTATION_BURST, RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE, RESOURCE_WHOLE_AMD,
+    ANNOTATION_BURST, ANNOTATION_IDLE, RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE,
+    RESOURCE_WHOLE_AMD,
 };
 use apportion_abi::{Bytes, GpuRequest, SHARE_UNIT, Share};
 use apportion_admission::limits::{growing, may_burst};
@@ -64,6 +66,14 @@ pub fn limit(pod: ObjectView<'_>) -> Option<Share> {
         ..asked.request
     });
     most.reduce(together).map(|most| most.share)
+}
+
+/// After how long without a CUDA call the programs of a pod with a share are suspended, if ever. What admission would
+/// refuse was created while the webhook was down, and is ignored.
+pub fn idle_time(pod: ObjectView<'_>) -> Option<Duration> {
+    pod.annotation(ANNOTATION_IDLE)?;
+    let read = Pod::deserialize(pod.json()).ok()?;
+    apportion_admission::idle_time(&read).ok()?
 }
 
 /// The warning about a pod whose limit is above its request, where the limit is what it gets.
@@ -279,6 +289,27 @@ mod tests {
             assert_eq!(cards(marked), Ok(shared), "{pod}");
             assert_eq!(super::limit(marked), Some(most), "{pod}");
             assert_eq!(growth(marked), None);
+        }
+    }
+
+    #[test]
+    fn a_pod_with_a_share_says_when_it_is_idle_and_nonsense_is_ignored() {
+        let of = |annotations: Value| {
+            let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "a"}]}});
+            idle_time(ObjectView::new(&pod))
+        };
+        let ten = Some(Duration::from_secs(600));
+        assert_eq!(
+            of(json!({"gpu-memory": "2000", (ANNOTATION_IDLE): "10m"})),
+            ten
+        );
+        assert_eq!(of(json!({"gpu-memory": "2000"})), None);
+        for wrong in [
+            json!({(ANNOTATION_IDLE): "10m"}),
+            json!({"gpu-memory": "2000", (ANNOTATION_IDLE): "soon"}),
+            json!({"gpu-memory": "2000", (ANNOTATION_IDLE): "0"}),
+        ] {
+            assert_eq!(of(wrong.clone()), None, "{wrong}");
         }
     }
 

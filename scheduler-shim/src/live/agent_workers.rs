@@ -9,20 +9,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::names::ANNOTATION_AGENT;
-use apportion_abi::{BurstTerms, Bytes, OvercommitFactor};
+use apportion_abi::{Bytes, OvercommitFactor};
 use apportion_groups::ObjectView;
-use apportion_proto::v1::{self, allocate_reply, holder::Kind, resize_reply, watch_reply::Item};
+use apportion_proto::v1::{self, holder::Kind, watch_reply::Item};
 use serde_json::Value;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use super::agent_client::{AgentConnector, AgentEndpoint, FencedAgentClient, status_text};
+use super::agent_client::{AgentConnector, AgentEndpoint, status_text};
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
-use super::event::{PodRef, SchedulerEffect, SchedulerEvent};
+use super::event::{SchedulerEffect, SchedulerEvent};
 use super::heartbeats;
 use apportion_model::cards::CardShare;
+
+mod requests;
+
+use requests::{answer, resize_answer, send_request};
 
 /// Indices into the addresses of a node. The first address that is set wins.
 const NODE: usize = 0;
@@ -31,8 +35,6 @@ const AGENT: usize = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long until a lost connection is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long a reservation waits for its pod to be bound: longer than the API server may take.
-const RESERVED_MS: u64 = 120_000;
 
 /// The workers of all agents.
 #[derive(Debug)]
@@ -371,135 +373,3 @@ async fn send_requests(
         }
     }
 }
-
-/// Why an agent did not do what it was asked for.
-struct AgentRefusal {
-    why: String,
-    /// Whether it makes room, and is to be asked again soon.
-    is_called_in: bool,
-}
-
-/// The allocation's id, or why the agent refused. `Err` if the request itself failed.
-type AgentAnswer = Result<Result<String, AgentRefusal>, String>;
-
-fn answer(pod: PodRef, done: AgentAnswer) -> SchedulerEvent {
-    match done {
-        Ok(Ok(id)) => SchedulerEvent::Accepted(pod, id),
-        Ok(Err(AgentRefusal {
-            why,
-            is_called_in: true,
-        })) => SchedulerEvent::CalledIn(pod, why),
-        Ok(Err(AgentRefusal { why, .. })) | Err(why) => SchedulerEvent::Refused(pod, why),
-    }
-}
-
-fn resize_answer(pod: PodRef, done: AgentAnswer) -> SchedulerEvent {
-    match done {
-        Ok(Ok(_)) => SchedulerEvent::Resized(pod),
-        Ok(Err(AgentRefusal { why, .. })) | Err(why) => SchedulerEvent::NotResized(pod, why),
-    }
-}
-
-fn refusal(shortfall: v1::Shortfall) -> AgentRefusal {
-    AgentRefusal {
-        why: shortfall.sentence,
-        is_called_in: shortfall.called_in,
-    }
-}
-
-fn empty_answer() -> AgentRefusal {
-    AgentRefusal {
-        why: "its answer is empty".to_owned(),
-        is_called_in: false,
-    }
-}
-
-async fn send_request(to: &AgentEndpoint, request: &SchedulerEffect) -> AgentAnswer {
-    let agent = &mut to.client().await?;
-    let done = match request {
-        SchedulerEffect::Allocate {
-            pod, shares, terms, ..
-        } => return allocate(agent, pod, shares, *terms).await,
-        SchedulerEffect::Resize { id, shares, .. } => return resize(agent, id, shares).await,
-        SchedulerEffect::Commit { id, pod, .. } => {
-            let kind = Some(Kind::PodUid(pod.uid.clone()));
-            let holder = Some(v1::Holder { kind });
-            let id = id.clone();
-            agent
-                .commit(v1::CommitRequest { id, holder })
-                .await
-                .map(|_| ())
-        }
-        SchedulerEffect::Release { id, .. } => {
-            let id = id.clone();
-            agent.release(v1::ReleaseRequest { id }).await.map(|_| ())
-        }
-        SchedulerEffect::Bind { .. }
-        | SchedulerEffect::WriteAllocated { .. }
-        | SchedulerEffect::Evict(_)
-        | SchedulerEffect::DeleteClaim { .. }
-        | SchedulerEffect::ReserveClaims { .. }
-        | SchedulerEffect::ReleaseClaims { .. }
-        | SchedulerEffect::WriteStatus(_)
-        | SchedulerEffect::PublishEvent { .. }
-        | SchedulerEffect::WriteReadiness { .. }
-        | SchedulerEffect::Group(_)
-        | SchedulerEffect::StoreUsageHistory(_) => Ok(()),
-    };
-    done.map(|()| Ok(String::new()))
-        .map_err(|status| status_text(&status))
-}
-
-async fn allocate(
-    agent: &mut FencedAgentClient,
-    pod: &PodRef,
-    shares: &[CardShare],
-    terms: BurstTerms,
-) -> AgentAnswer {
-    let request = v1::AllocateRequest {
-        idempotency_key: pod.uid.clone(),
-        name: pod.full(),
-        shares: wire_shares(shares),
-        ttl_ms: RESERVED_MS,
-        suspend_when_idle_ms: 0,
-        burst_weight_thousandths: Some(terms.weight.thousandths()),
-        burst_priority: Some(terms.priority),
-    };
-    let reply = agent
-        .allocate(request)
-        .await
-        .map_err(|status| status_text(&status))?;
-    Ok(match reply.into_inner().result {
-        Some(allocate_reply::Result::Allocation(allocation)) => Ok(allocation.id),
-        Some(allocate_reply::Result::Shortfall(shortfall)) => Err(refusal(shortfall)),
-        None => Err(empty_answer()),
-    })
-}
-
-async fn resize(agent: &mut FencedAgentClient, id: &str, shares: &[CardShare]) -> AgentAnswer {
-    let request = v1::ResizeRequest {
-        id: id.to_owned(),
-        shares: wire_shares(shares),
-    };
-    let reply = agent
-        .resize(request)
-        .await
-        .map_err(|status| status_text(&status))?;
-    Ok(match reply.into_inner().result {
-        Some(resize_reply::Result::Allocation(allocation)) => Ok(allocation.id),
-        Some(resize_reply::Result::Shortfall(shortfall)) => Err(refusal(shortfall)),
-        None => Err(empty_answer()),
-    })
-}
-
-fn wire_shares(shares: &[CardShare]) -> Vec<v1::Share> {
-    let share = |share: &CardShare| v1::Share {
-        card: share.card.clone(),
-        bytes: share.bytes.0,
-        limit_bytes: share.limit.map_or(0, |limit| limit.0),
-    };
-    shares.iter().map(share).collect()
-}
-
-#[cfg(test)]
-mod tests;

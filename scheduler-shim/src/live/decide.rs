@@ -19,9 +19,9 @@ use super::pending_binds::PendingBind;
 use super::resizes::PlannedResize;
 use apportion_model::cards::{FRACTION, REGULAR};
 use apportion_model::occupancy::NodeOccupancy;
-use apportion_model::resize;
 use apportion_model::shards::programs::are_stopped;
 use apportion_model::volumes;
+use apportion_model::{requests, resize};
 
 /// KAI's word for a pod that got MIG partitions, beside those for cards.
 const PARTITION: &str = "MigInstance";
@@ -171,6 +171,7 @@ impl ClusterModel {
         start.claims = self.claims_for(task, placement, &self.assumed_claims.allocations())?;
         if let Some(read) = self.inventory.pod(space, name) {
             start.terms = self.terms_of(object, read, &start.cards);
+            start.idle_after = requests::idle_time(object);
         }
         start.devices = devices::wait_of(&start.claims, now);
         start.joins = self.joins(&start.pod);

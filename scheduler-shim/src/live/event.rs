@@ -3,6 +3,8 @@
 //! Both are plain values. The shell turns watches and answers into events and performs effects, nothing else. A test
 //! does the same without a cluster.
 
+use std::time::Duration;
+
 use apportion_abi::BurstTerms;
 use apportion_groups::ObjectView;
 use serde_json::Value;
@@ -107,6 +109,8 @@ pub(crate) enum SchedulerEffect {
         shares: Vec<CardShare>,
         /// What it is worth beside others that burst.
         terms: BurstTerms,
+        /// After how long without a CUDA call its programs are suspended, if ever.
+        idle_after: Option<Duration>,
     },
     /// Tie an allocation to its pod.
     Commit {

@@ -21,6 +21,7 @@ use apportion_model::cards;
 mod agent;
 mod calls;
 mod ends;
+mod idle_times;
 mod invariants;
 mod limits;
 mod random;

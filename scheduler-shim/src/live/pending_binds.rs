@@ -69,6 +69,8 @@ pub(crate) struct PendingBind {
     pub(crate) cards: Vec<CardShare>,
     /// What it is worth beside others that burst.
     pub(crate) terms: BurstTerms,
+    /// After how long without a CUDA call its programs are suspended, if ever.
+    pub(crate) idle_after: Option<Duration>,
     pub(crate) received: Option<&'static str>,
     /// The request that its share is for.
     pub(crate) allocated: Option<String>,
@@ -99,6 +101,7 @@ impl PendingBind {
             node,
             cards,
             terms: BurstTerms::default(),
+            idle_after: None,
             received,
             allocated: None,
             zones: Vec::new(),
@@ -482,6 +485,7 @@ impl PendingBinds {
                 pod: start.pod.clone(),
                 shares: start.cards.clone(),
                 terms: start.terms,
+                idle_after: start.idle_after,
             });
         }
         effects.extend(self.bind_if_all_accepted(unit));

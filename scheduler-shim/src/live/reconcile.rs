@@ -17,7 +17,7 @@ use super::model::ClusterModel;
 use apportion_model::burst_terms;
 use apportion_model::cards::CardShare;
 use apportion_model::parsed_objects::ParsedPod;
-use apportion_model::{pods, resize};
+use apportion_model::{pods, requests, resize};
 
 /// How long until an agent is asked again to adopt a pod.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -122,6 +122,7 @@ impl ClusterModel {
                 pod,
                 shares,
                 terms,
+                idle_after: requests::idle_time(object),
             });
         }
         effects

@@ -3,6 +3,9 @@
 //!
 //! The agent places the pods, so the test writes the mark that the webhook writes where pods may burst.
 
+use std::fs;
+use std::path::PathBuf;
+
 use apportion_cluster::eventually;
 use apportion_cluster::managed::{MIB, ManagedNode, ManagedPod};
 use serde_json::json;
@@ -273,4 +276,92 @@ fn a_pod_that_bursts_sleeps_for_a_newcomer_and_wakes_when_that_is_deleted() {
         pod.says("alloc 0");
         assert_eq!(pod.at(".status.containerStatuses[0].restartCount"), "0");
     }
+}
+
+/// Does what is written into a pipe, step by step.
+const STEPS: &str = "mkfifo /steps; victim - 0<>/steps";
+
+fn steps(pod: &ManagedPod, steps: &str) {
+    pod.exec(&format!("echo {steps} > /steps"));
+}
+
+/// Waits until a pod sleeps and the driver has its memory back.
+#[track_caller]
+fn falls_asleep(node: &ManagedNode, pods: &[ManagedPod], pod: &ManagedPod) {
+    eventually(&format!("{} sleeps", pod.name), || {
+        let sleepers = asleep(node, pods);
+        let labels = [&format!("pod=\"{}\"", pod.name), "source=\"nvml\""];
+        let used = node.metric("apportion_container_memory_used_bytes", &labels);
+        let is_out = used.is_none_or(|bytes| bytes == 0.0);
+        is_out && sleepers.iter().any(|of| of.name == pod.name)
+    });
+}
+
+#[test]
+fn an_idle_pod_lends_its_guarantee_wakes_by_a_call_and_is_deleted_asleep() {
+    let node = ManagedNode::with(&["--burst-reclaim", "suspend"]);
+    let (card, fillers) = with_one_free_card(&node, "whole");
+    let guaranteed = 4 * GIB;
+    let held = guaranteed - CONTEXT - PIECE;
+    let rest = card - REQUEST - guaranteed - 2 * PIECE;
+    let rest = fixed(
+        &node,
+        "rest",
+        "victim total hold",
+        &(rest / MIB).to_string(),
+    );
+    for pod in fillers.iter().chain([&rest]) {
+        pod.says("total ");
+    }
+    let used_before = node.metric("apportion_gpu_memory_used_bytes", &[]);
+    let idle = node.pod("idle", STEPS, |pod| {
+        pod["metadata"]["annotations"] = json!({
+            "gpu-memory": (guaranteed / MIB).to_string(),
+            "apportion.dev/suspend-when-idle": "10s",
+        });
+    });
+    idle.runs();
+    steps(&idle, &format!("alloc {held} mark 0 {held}"));
+    idle.says("mark 0");
+    let pods = [idle, elastic_with(&node, "borrower", STEPS)];
+    let [idle, borrower] = &pods;
+    borrower.runs();
+    falls_asleep(&node, &pods, idle);
+
+    // It bursts into what the other one is guaranteed.
+    let lent = REQUEST + 3 * GIB;
+    steps(borrower, &format!("alloc {lent} mark 0 {lent}"));
+    let said = borrower.says("mark ");
+    assert!(said.contains("alloc 0"), "{said}");
+    // Nobody else is promised it.
+    let free = node.metric("apportion_gpu_memory_free_bytes", &[]);
+    assert!(free <= Some((2 * PIECE) as f64), "{free:?}");
+
+    steps(idle, &format!("check 0 {held}"));
+    assert!(idle.says("check ").contains("check 0 0"));
+    eventually("the borrower sleeps", || {
+        let sleepers = asleep(&node, &pods);
+        sleepers.iter().any(|of| of.name == borrower.name)
+    });
+    falls_asleep(&node, &pods, idle);
+    steps(borrower, &format!("check 0 {lent}"));
+    assert!(borrower.says("check ").contains("check 0 0"));
+    for pod in &pods {
+        assert_eq!(pod.at(".status.containerStatuses[0].restartCount"), "0");
+        assert_eq!(pod.phase(), "Running");
+    }
+    let reasons = idle.events_by("{.reason}");
+    assert!(!reasons.contains("GpuMemory"), "it is no news: {reasons}");
+
+    let uid = idle.uid.clone();
+    idle.delete();
+    eventually("the pod is gone", || idle.phase().is_empty());
+    borrower.delete();
+    eventually("nothing of them is left", || {
+        let free = node.metric("apportion_gpu_memory_free_bytes", &[]);
+        let used = node.metric("apportion_gpu_memory_used_bytes", &[]);
+        free >= Some((REQUEST + guaranteed) as f64) && used == used_before
+    });
+    let is_of_it = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains(&uid));
+    eventually("its grant is gone", || !node.grants().iter().any(is_of_it));
 }

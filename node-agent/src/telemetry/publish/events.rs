@@ -1,5 +1,5 @@
-//! Events on pods that exceed or bypass their limit, or sleep for others, and on the node when a card fails. The owners of pods cannot
-//! read the agent's log.
+//! Events on pods that exceed or bypass their limit, sleep for others or cannot sleep, and on the node when a card fails.
+//! The owners of pods cannot read the agent's log.
 //!
 //! A pod decides how often it offends, so it must not decide how often the API server gets an event. There is at
 //! most one event of a kind for each object in a minute. An event that cannot be published is not retried; metrics
@@ -105,6 +105,7 @@ fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
         Kind::Evicted => Some(("GpuPodEvicted", EventType::Warning)),
         Kind::Suspended => Some(("GpuMemorySuspended", EventType::Warning)),
         Kind::Resumed => Some(("GpuMemoryResumed", EventType::Normal)),
+        Kind::StaysAwake => Some(("GpuMemoryStaysAwake", EventType::Warning)),
         Kind::Damaged => Some(("GpuAccountDamaged", EventType::Warning)),
         Kind::CardUnhealthy => Some(("GpuUnhealthy", EventType::Warning)),
         Kind::CardLost => Some(("GpuLost", EventType::Warning)),
@@ -113,6 +114,9 @@ fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
         | Kind::Allocated
         | Kind::Committed
         | Kind::Resized
+        // A pod that is called now and then sleeps and wakes all day.
+        | Kind::Idle
+        | Kind::Called
         | Kind::Draining
         | Kind::Released
         | Kind::Expired

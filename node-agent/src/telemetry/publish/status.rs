@@ -94,6 +94,7 @@ fn holders(uuid: &str, allocations: &[v1::Allocation]) -> Vec<GpuHolder> {
     on_card
         .map(|(allocation, grant)| GpuHolder {
             suspended: sleeps(allocation.suspension()),
+            idle: allocation.idle,
             ..holder(&allocation.name, grant)
         })
         .collect()
@@ -121,6 +122,7 @@ fn holder(name: &str, grant: &v1::Grant) -> GpuHolder {
             limit_bytes,
             guaranteed_bytes,
             suspended: false,
+            idle: false,
         },
         None => GpuHolder {
             namespace: None,
@@ -129,6 +131,7 @@ fn holder(name: &str, grant: &v1::Grant) -> GpuHolder {
             limit_bytes,
             guaranteed_bytes,
             suspended: false,
+            idle: false,
         },
     }
 }

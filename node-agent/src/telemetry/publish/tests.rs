@@ -220,7 +220,7 @@ async fn a_pod_that_bypasses_its_limit_is_told_once() {
 }
 
 #[tokio::test]
-async fn a_pod_that_sleeps_for_others_is_told_so_and_when_it_wakes() {
+async fn a_pod_is_told_when_it_sleeps_for_others_and_why_it_cannot_sleep_but_not_that_it_is_idle() {
     let (client, server) = cluster();
     let event = |kind: v1::EventKind, message: &str| v1::Event {
         kind: kind.into(),
@@ -232,6 +232,10 @@ async fn a_pod_that_sleeps_for_others_is_told_so_and_when_it_wakes() {
     let told = [
         ("GpuMemorySuspended", "Allocation suspended: 5900 MiB"),
         ("GpuMemoryResumed", "Allocation resumed: 5900 MiB"),
+        (
+            "GpuMemoryStaysAwake",
+            "Share is not suspended when idle: driver 550",
+        ),
     ];
     let serve = async {
         let mut server = pin!(server);
@@ -246,11 +250,19 @@ async fn a_pod_that_sleeps_for_others_is_told_so_and_when_it_wakes() {
             );
             respond.send_response(Response::new(Body::from(body.to_vec())));
         }
+        assert!(server.next_request().await.is_none(), "that is all");
     };
     let publish = async {
         let mut teller = events::EventPublisher::new(client, "n1".to_owned());
         let list = v1::ListReply::default();
-        let kinds = [v1::EventKind::Suspended, v1::EventKind::Resumed];
+        for quiet in [v1::EventKind::Idle, v1::EventKind::Called] {
+            teller.publish(&event(quiet, "it is idle"), &list).await;
+        }
+        let kinds = [
+            v1::EventKind::Suspended,
+            v1::EventKind::Resumed,
+            v1::EventKind::StaysAwake,
+        ];
         for (kind, (_, note)) in kinds.into_iter().zip(told) {
             teller.publish(&event(kind, note), &list).await;
         }

@@ -3,6 +3,7 @@
 mod any_pod;
 mod build;
 mod counted;
+mod idle;
 mod limits;
 mod rules;
 mod updates;

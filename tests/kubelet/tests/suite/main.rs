@@ -7,6 +7,7 @@ mod delivery;
 mod dice;
 mod duplicate_slot;
 mod elastic;
+mod idle;
 mod mounts;
 mod node;
 mod pods;

@@ -56,7 +56,7 @@ fn newcomer(node: &Node) -> VictimProcess {
     program
 }
 
-async fn comes_to_be(node: &Node, uid: &str, wanted: SuspensionState) {
+pub(crate) async fn comes_to_be(node: &Node, uid: &str, wanted: SuspensionState) {
     let what = format!("{uid} is {}", wanted.as_str_name());
     node.eventually(&what, async |list| {
         let mut all = list.allocations.iter();
@@ -66,7 +66,7 @@ async fn comes_to_be(node: &Node, uid: &str, wanted: SuspensionState) {
 }
 
 /// The events from here on.
-async fn events(node: &Node) -> mpsc::UnboundedReceiver<Event> {
+pub(crate) async fn events(node: &Node) -> mpsc::UnboundedReceiver<Event> {
     let watched = node.client().await.watch(WatchRequest {}).await;
     let mut stream = watched.expect("the agent serves").into_inner();
     let (sender, events) = mpsc::unbounded_channel();
@@ -80,7 +80,10 @@ async fn events(node: &Node) -> mpsc::UnboundedReceiver<Event> {
     events
 }
 
-async fn message(events: &mut mpsc::UnboundedReceiver<Event>, kind: EventKind) -> String {
+pub(crate) async fn message(
+    events: &mut mpsc::UnboundedReceiver<Event>,
+    kind: EventKind,
+) -> String {
     loop {
         let event = events.recv().await.expect("the agent serves");
         if event.kind() == kind {
@@ -89,7 +92,7 @@ async fn message(events: &mut mpsc::UnboundedReceiver<Event>, kind: EventKind) -
     }
 }
 
-fn is_suspended(node: &Node, pod: &str) -> Option<f64> {
+pub(crate) fn is_suspended(node: &Node, pod: &str) -> Option<f64> {
     let labels = ["namespace=\"team\"", &format!("pod=\"{pod}\"")];
     node.host.metric("apportion_container_suspended", &labels)
 }

@@ -1,0 +1,231 @@
+//! Pods that are suspended when they are idle: a call of their programs wakes them, they keep what they were promised, and
+//! they run where they cannot be suspended.
+
+use std::time::Duration;
+
+use apportion_kubelet_tests::PodsApi;
+use apportion_proto::identity;
+use apportion_proto::v1::{
+    AllocateRequest, Allocation, CommitRequest, EventKind, Holder, Share, SuspensionState,
+    allocate_reply, holder,
+};
+use apportion_tests::{MIB, MachineConfig, VictimProcess, cards};
+use nix::sys::signal::Signal;
+use tonic::Request;
+
+use crate::elastic::{start, started};
+use crate::node::Node;
+use crate::sleepers::{comes_to_be, events, is_suspended, message};
+
+/// What programs can get of the card.
+const CARD: u64 = 10_000;
+/// What the idle pod is guaranteed, in MiB.
+const SHARE: u64 = 6000;
+/// What its program allocates, beside its context.
+const HELD: &str = "5600M";
+const OPTIONS: [&str; 2] = ["--suspend-when-idle-min", "1s"];
+const LENDS: [&str; 2] = ["--burst-reclaim", "suspend"];
+
+fn machine() -> MachineConfig {
+    let mut machine = cards(1);
+    machine.cards[0].memory = CARD * MIB + machine.cards[0].reserved;
+    machine
+}
+
+async fn node(more: &[&str]) -> Node {
+    Node::of(&machine(), 4, &[&OPTIONS, more].concat()).await
+}
+
+/// Places a pod as a scheduler does, with the time of its annotation.
+async fn placed(node: &Node, uid: &str, idle: Duration) -> Allocation {
+    let card = node.list().await.cards.swap_remove(0).uuid;
+    let mut request = Request::new(AllocateRequest {
+        idempotency_key: uid.to_owned(),
+        name: format!("team/{uid}"),
+        shares: vec![Share {
+            card,
+            bytes: SHARE * MIB,
+            limit_bytes: 0,
+        }],
+        ttl_ms: 60_000,
+        suspend_when_idle_ms: idle.as_millis().try_into().expect("it is short"),
+        ..AllocateRequest::default()
+    });
+    request.metadata_mut().insert(identity::TERM, 1.into());
+    let reply = node.client().await.allocate(request).await;
+    let result = reply.expect("a pod is not refused").into_inner().result;
+    let Some(allocate_reply::Result::Allocation(allocation)) = result else {
+        panic!("its guarantee fits");
+    };
+    let id = allocation.id.clone();
+    let kind = Some(holder::Kind::PodUid(uid.to_owned()));
+    let holder = Some(Holder { kind });
+    let committed = node.client().await.commit(CommitRequest { id, holder });
+    committed.await.expect("it was just reserved");
+    allocation
+}
+
+fn fill(program: &mut VictimProcess) {
+    program.step(&format!("alloc {HELD}")).ok();
+    program.step(&format!("mark 0 {HELD}")).ok();
+}
+
+#[track_caller]
+fn is_intact(program: &mut VictimProcess) {
+    assert_eq!(program.step(&format!("check 0 {HELD}")).value(), 0);
+}
+
+async fn filled(node: &Node, uid: &str) -> VictimProcess {
+    let grant = started(node, uid).await;
+    let mut program = start(node, &grant, uid);
+    fill(&mut program);
+    program
+}
+
+/// A pod that is guaranteed 2000 MiB and may use 9000.
+async fn bursting(node: &Node, uid: &str) -> VictimProcess {
+    let placed = node.place_elastic(uid, 0, 2000, 9000).await;
+    placed.expect("its guarantee fits");
+    let grant = started(node, uid).await;
+    start(node, &grant, uid)
+}
+
+async fn falls_asleep(node: &Node, uid: &str) {
+    comes_to_be(node, uid, SuspensionState::Suspended).await;
+    // A sample shows that the driver has the memory back.
+    let what = "its memory is free";
+    node.eventually(what, async |list| {
+        let mut all = list.allocations.iter();
+        let found = all.find(|of| of.idempotency_key == uid);
+        found.is_some_and(|of| of.idle && of.grants[0].nvml_bytes == 0)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_pod_sleeps_keeps_its_guarantee_and_wakes_by_a_call() {
+    let node = node(&[]).await;
+    let mut events = events(&node).await;
+    placed(&node, "server", Duration::from_secs(1)).await;
+    let mut server = filled(&node, "server").await;
+    falls_asleep(&node, "server").await;
+    assert_eq!(node.host.used(), 0, "the driver has all back");
+    assert_eq!(is_suspended(&node, "server"), Some(1.0));
+    let said = message(&mut events, EventKind::Idle).await;
+    assert!(said.contains("did not use the GPU"), "{said}");
+    let free = node.list().await.cards[0].free_bytes;
+    assert_eq!(free, (CARD - SHARE) * MIB, "it keeps its guarantee");
+    assert!(node.place("next", 0, CARD - SHARE + 2).await.is_none());
+    let next = node.kubelet.before_start("server").await;
+    next.expect("a sleeper keeps its grant");
+
+    // This agent suspends nobody for a guarantee, so it lends nothing.
+    let mut bursts = bursting(&node, "bursts").await;
+    bursts.step(&format!("alloc {}M", CARD - SHARE - 300)).ok();
+    bursts.step("alloc 2M").refused();
+    is_intact(&mut server);
+    comes_to_be(&node, "server", SuspensionState::Running).await;
+    message(&mut events, EventKind::Called).await;
+    assert!(node.host.high_water() <= CARD * MIB);
+    assert!(server.end().success() && bursts.end().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_idle_pod_is_guaranteed_is_lent_to_another_until_it_is_called() {
+    let node = node(&LENDS).await;
+    placed(&node, "server", Duration::from_secs(1)).await;
+    let mut server = filled(&node, "server").await;
+    falls_asleep(&node, "server").await;
+    let mut bursts = bursting(&node, "bursts").await;
+    bursts.step("alloc 8000M").ok();
+    bursts.step("mark 0 8000M").ok();
+    assert!(node.place("next", 0, CARD - SHARE).await.is_none());
+
+    is_intact(&mut server);
+    comes_to_be(&node, "bursts", SuspensionState::Suspended).await;
+    falls_asleep(&node, "server").await;
+    // Now the other one borrows it again.
+    comes_to_be(&node, "bursts", SuspensionState::Running).await;
+    assert_eq!(bursts.step("check 0 8000M").value(), 0);
+    is_intact(&mut server);
+    assert!(node.host.high_water() <= CARD * MIB);
+    assert!(server.end().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_starts_again_wakes_an_idle_pod_that_is_called() {
+    let mut node = node(&[]).await;
+    placed(&node, "server", Duration::from_secs(1)).await;
+    let mut server = filled(&node, "server").await;
+    falls_asleep(&node, "server").await;
+    node.kill_agent();
+    server.begin(&format!("check 0 {HELD}"));
+    node.start_agent_with(&OPTIONS).await;
+    assert_eq!(server.finish().value(), 0);
+    comes_to_be(&node, "server", SuspensionState::Running).await;
+    falls_asleep(&node, "server").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_deleted_while_it_is_idle_leaves_nothing() {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let node = node(&LENDS).await;
+        placed(&node, "server", Duration::from_secs(1)).await;
+        let mut server = filled(&node, "server").await;
+        falls_asleep(&node, "server").await;
+        server.signal(signal);
+        assert!(!server.wait().success());
+        node.kubelet.remove("server");
+        node.eventually("all is free", async |list| {
+            list.allocations.is_empty() && list.cards[0].free_bytes == CARD * MIB
+        })
+        .await;
+        assert_eq!(node.host.used(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_cannot_be_suspended_runs_and_is_told_why_once() {
+    let node = node(&[]).await;
+    let mut events = events(&node).await;
+    // Less than the agent's minimum, which it takes instead.
+    placed(&node, "stuck", Duration::from_millis(1)).await;
+    let grant = started(&node, "stuck").await;
+    let mut stuck = start(&node, &grant, "stuck");
+    stuck.step("managed 1000M").ok();
+    let said = message(&mut events, EventKind::StaysAwake).await;
+    assert!(
+        said.starts_with("Share is not suspended when idle: process ")
+            && said.contains("managed memory"),
+        "{said}"
+    );
+    stuck.step("alloc 100M").ok();
+    let failed = || {
+        let labels = ["action=\"suspend\"", "result=\"failed\""];
+        node.host
+            .metric("apportion_idle_suspensions_total", &labels)
+    };
+    node.eventually("it is tried again", async |_| failed() >= Some(2.0))
+        .await;
+    assert!(events.try_recv().is_err(), "once is enough");
+    assert!(stuck.end().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_the_agent_places_itself_sleeps_when_it_is_idle() {
+    let options = [&OPTIONS[..], &["--unplaced", "local-fit"]].concat();
+    let mut node = Node::of(&machine(), 4, &options).await;
+    let pods = PodsApi::listen(&node.host.dir().join("kubelet"));
+    // The agent reads the pods when it starts, and again after a while.
+    node.kill_agent();
+    node.start_agent_with(&options).await;
+    let asked = [
+        ("gpu-memory", "6000"),
+        ("apportion.dev/suspend-when-idle", "1s"),
+    ];
+    pods.has("server", "server", &asked);
+    let mut server = filled(&node, "server").await;
+    falls_asleep(&node, "server").await;
+    is_intact(&mut server);
+    assert!(server.end().success());
+}
