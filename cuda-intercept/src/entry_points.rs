@@ -28,7 +28,7 @@ impl HookedFunction {
 /// The driver's function of a row. Without a driver, the hook returns the library's "not initialized" status.
 macro_rules! real_of {
     ($library:ident $symbol:ident($($type:ty),*)) => {{
-        let Some(real) = driver::real(HookIndex::$symbol as usize, DriverLibrary::$library) else {
+        let Some(real) = driver::callee(HookIndex::$symbol as usize, DriverLibrary::$library) else {
             return DriverLibrary::$library.absent();
         };
         // SAFETY: the address is that of the driver's function of this name and version, and the row gives

@@ -26,6 +26,7 @@ extern crate alloc;
 
 mod account;
 mod arch;
+mod calls;
 mod dlsym;
 mod driver;
 mod driver_dependency;

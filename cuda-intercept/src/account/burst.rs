@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use apportion_abi::account::{AccountOpenError, BurstMap, BurstTicket, CardBurst, LimitsMap};
 use apportion_abi::{Bytes, paths};
 
+use super::calls::wake_agent;
 use super::liveness::DescriptorGuard;
 use super::open_retry::is_absence;
 use super::path::{PathBuffer, environment};
@@ -91,7 +92,7 @@ impl BurstRequests {
             return false;
         };
         loop {
-            wake(path);
+            wake_agent(path);
             let now = nanoseconds();
             if wait(words, ticket, deadline.min(now.saturating_add(PROBE_EVERY))) {
                 return true;
@@ -104,15 +105,6 @@ impl BurstRequests {
 
     pub(super) fn is_silent(&self) -> bool {
         throttle::now() < self.silent_until.load(Relaxed)
-    }
-}
-
-/// Wakes the agent. The FIFO is opened for both directions: then opening waits for nobody, and writing raises no signal
-/// when no agent has it open. If it is full, the agent has been woken already.
-fn wake(path: &CStr) {
-    let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    if let Some(fifo) = DescriptorGuard::open_with(path, flags) {
-        fifo.write_byte();
     }
 }
 

@@ -171,10 +171,7 @@ impl Ledger {
         of: &BurstHolding,
         terms: CallTerms<'_>,
     ) -> bool {
-        let has_had_its_turn = match claimant {
-            CallClaimant::Newcomer(_) => true,
-            CallClaimant::Sleeper(_) => of.since.after(terms.turn) <= now,
-        };
+        let has_had_its_turn = claimant.has_guarantee() || of.since.after(terms.turn) <= now;
         of.obstacle.is_none() && !terms.unable.contains(&of.id) && has_had_its_turn
     }
 
@@ -248,12 +245,15 @@ impl Ledger {
         card: CardUuid,
         claimant: Option<&CallClaimant>,
     ) -> impl Iterator<Item = Holder> {
-        let is_newcomer = matches!(claimant, Some(CallClaimant::Newcomer(_)));
+        let is_newcomer = claimant.is_some_and(CallClaimant::has_guarantee);
         let own = claimant.and_then(|of| self.calls.iter().position(|call| call.claimant == *of));
         let calls = self.calls.iter().enumerate();
-        let before = calls.filter(move |(place, call)| match &call.claimant {
-            CallClaimant::Newcomer(_) => !is_newcomer || own.is_none_or(|own| *place < own),
-            CallClaimant::Sleeper(_) => !is_newcomer && own != Some(*place),
+        let before = calls.filter(move |(place, call)| {
+            if is_newcomer {
+                call.claimant.has_guarantee() && own.is_none_or(|own| *place < own)
+            } else {
+                own != Some(*place)
+            }
         });
         before.flat_map(move |(_, call)| {
             let asks = call.asks.iter().filter(move |ask| ask.card == card);
