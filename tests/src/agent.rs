@@ -9,6 +9,7 @@ use std::process::{Child, ExitStatus, Stdio};
 
 use apportion_memory_group::MemoryGroup;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Pid;
 
 use crate::host::TestHost;
@@ -71,9 +72,24 @@ impl TestHost {
         command
             .stdin(Stdio::null())
             .stderr(log.expect("the folder is writable"));
-        let agent = AgentProcess(command.spawn().expect("the agent is staged"));
-        self.await_agent();
-        agent
+        loop {
+            let agent = AgentProcess(command.spawn().expect("the agent is staged"));
+            self.await_agent();
+            match self.serving_agent() {
+                Some(other) if other != agent.pid() => {
+                    // `apportion run` found none after the last one was killed, and started its own.
+                    let _ = kill(Pid::from_raw(other.cast_signed()), Signal::SIGKILL);
+                }
+                _ => return agent,
+            }
+        }
+    }
+
+    /// The pid of the agent that serves.
+    fn serving_agent(&self) -> Option<u32> {
+        let socket = UnixStream::connect(self.instance().join("agent.sock")).ok()?;
+        let peer = getsockopt(&socket, PeerCredentials).ok()?;
+        Some(peer.pid().cast_unsigned())
     }
 
     /// Waits until an agent serves.

@@ -21,9 +21,10 @@
 //!
 //! # Decision: an open call keeps what it waits for
 //! What a sleeper has given back would otherwise go to the next program that bursts. So programs that burst, and sleepers
-//! that wait, see the bytes of open calls as taken. Newcomers see only the calls of newcomers that came before them: a
-//! guarantee comes before a burst. An idle pod that needs no more than its guarantee sees none: what it keeps is no part of
-//! what others wait for.
+//! that wait, see the bytes of open calls as taken. A sleeper does not wait for an idle share that needs another
+//! allocation's end: it cannot end while it sleeps, so both would sleep for ever. Newcomers see only the calls of newcomers
+//! that came before them: a guarantee comes before a burst. An idle pod that needs no more than its guarantee sees none: what it
+//! keeps is no part of what others wait for.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -274,19 +275,20 @@ impl Ledger {
         })
     }
 
-    /// Whether an idle share that was called cannot wake before another allocation ends. One that sleeps does not wait for it:
-    /// it cannot end.
+    /// Whether an idle share that was called cannot wake before another allocation ends. One that sleeps does not wait for
+    /// it, because it cannot end.
     fn needs_an_end(&self, call: &GuaranteeCall) -> bool {
         let is_idle = matches!(call.claimant, CallClaimant::IdleSleeper(_));
         let least = |grant: &CardGrant| match grant.burst {
             Some(range) => range.guaranteed.min(grant.held),
             None => grant.held,
         };
-        let needs_an_end = |ask: &CardRequest| {
-            let held: Bytes = self.grants(ask.card).map(|(_, grant)| least(grant)).sum();
-            held.plus(ask.bytes) > self.usable(ask.card)
-        };
-        is_idle && call.asks.iter().any(needs_an_end)
+        let mut asks = call.asks.iter();
+        is_idle
+            && asks.any(|ask| {
+                let held: Bytes = self.grants(ask.card).map(|(_, grant)| least(grant)).sum();
+                held.plus(ask.bytes) > self.usable(ask.card)
+            })
     }
 
     /// Who waits for memory of a card, in the order in which they called.
