@@ -27,6 +27,7 @@ mod peers;
 mod shared;
 mod suspension;
 mod throttle;
+mod wake;
 
 use burst::BurstRequests;
 use liveness::LivenessLock;
@@ -160,7 +161,7 @@ impl MappedAccount {
             return Err(AccountOpenError::NotAnAccount);
         }
         let burst = BurstRequests::open(folder, &limits)?;
-        let fifo = calls::fifo(folder, &limits);
+        let fifo = wake::fifo(folder, &limits);
         let slot = SpinLock::new(OwnProcessRecord {
             owner: None,
             lifeline: None,

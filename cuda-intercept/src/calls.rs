@@ -16,24 +16,15 @@
 //! To export a stub for every function would make these calls slower in all shares. Calls through the private tables
 //! of `cuGetExportTable` are not seen either. NVIDIA's runtime uses them to set up a context, beside calls that are seen.
 
-use core::ops::ControlFlow;
-use core::ptr;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
 
-use crate::account::MappedAccount;
 use crate::arch::{STUBS, stub};
+use crate::call_watch::{EPOCH, report_linked};
+use crate::driver;
 use crate::errno::ErrnoGuard;
 use crate::process::{self, ProcessState};
-use crate::table::DriverLibrary;
-use crate::{driver, elf};
-
-/// The epoch of a process whose calls nobody asks about.
-static NOBODY: AtomicU64 = AtomicU64::new(0);
-
-/// The word of the epoch.
-/// Written by: the call that creates the process's state. Read by: every call. Release/Acquire.
-pub(crate) static EPOCH: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const NOBODY).cast_mut());
+use crate::table::{COUNT, DriverLibrary};
 
 /// The last epoch that this process has published. A child of `fork` goes on with its parent's, which is in their
 /// account.
@@ -44,23 +35,10 @@ pub(crate) static SEEN: AtomicU64 = AtomicU64::new(0);
 /// Written by: lookups. Read by: stubs, which are handed out after that. AcqRel.
 pub(crate) static SLOTS: [AtomicUsize; STUBS] = [const { AtomicUsize::new(0) }; STUBS];
 
-/// Whether somebody has looked for libraries that are linked with the driver.
-/// Written by: the first look. Read by: the next process state, which may be that of a child. Relaxed.
-static HAS_LOOKED: AtomicBool = AtomicBool::new(false);
-
-/// Begins to publish calls, if the share sleeps when it is idle. For a state that is never dropped.
-pub(crate) fn watch(process: &'static ProcessState) {
-    let Some(account) = process.account() else {
-        return;
-    };
-    let Some(epoch) = account.call_epoch() else {
-        return;
-    };
-    EPOCH.store(ptr::from_ref(epoch).cast_mut(), Release);
-    if !HAS_LOOKED.swap(true, Relaxed) {
-        report_linked(account);
-    }
-}
+/// What the entry point of each row calls without further ado: its real function, or 0 where it is not known yet, or
+/// where each call must first be published.
+/// Written by: the first call of each row, always with the same value. Read by: every hook. Release/Acquire.
+static CALLEES: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 
 /// Whether calls of this process are published, or may have to be once its account is open.
 pub(crate) fn is_watched() -> bool {
@@ -115,17 +93,23 @@ pub(crate) fn seen(found: usize) -> usize {
     found
 }
 
-/// Tells the agent if a library is linked with the driver.
-fn report_linked(account: &MappedAccount) {
-    let driver = DriverLibrary::Cuda.soname();
-    let linked = elf::for_each(|object| {
-        if object.needs(driver) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    });
-    if linked.is_some() {
-        account.set_unseen();
+/// The real function of a row, for its entry point, which calls it. Publishes the call if it must be.
+#[inline]
+pub(crate) fn callee(place: usize, library: DriverLibrary) -> Option<usize> {
+    let known = CALLEES.get(place)?.load(Acquire);
+    if known != 0 {
+        return Some(known);
     }
+    published(place, library)
+}
+
+#[inline(never)]
+fn published(place: usize, library: DriverLibrary) -> Option<usize> {
+    let real = driver::real(place, library)?;
+    if library == DriverLibrary::Cuda && is_watched() {
+        note();
+    } else {
+        CALLEES.get(place)?.store(real, Release);
+    }
+    Some(real)
 }

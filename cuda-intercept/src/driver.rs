@@ -5,7 +5,7 @@ mod libraries;
 mod queries;
 mod required_functions;
 
-pub(crate) use libraries::{callee, forget_message, function, is_in, is_within, real, row_at};
+pub(crate) use libraries::{forget_message, function, is_in, is_within, real, row_at};
 pub(crate) use queries::{
     PoolReading, attribute, child_of, conditional_of, context_of, current_context, current_device,
     devices, event_behind, forget_event, freed_by, is_capturing, is_pending, is_started, kernel_of,

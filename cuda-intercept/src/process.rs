@@ -20,7 +20,7 @@ use apportion_abi::CardUuid;
 use apportion_gate::{Card, ContextId, PoolSettlement, ProcessAllocations};
 
 use crate::account::{LimitState, MappedAccount};
-use crate::calls;
+use crate::call_watch;
 use crate::driver;
 use crate::errno;
 use crate::foreign::{Device, OUT_OF_MEMORY, SUCCESS, Status};
@@ -101,7 +101,9 @@ pub(crate) fn current() -> Option<&'static ProcessState> {
         Ok(_) => {
             // SAFETY: the state was just made. The page points to it now, so it is never freed.
             let process = unsafe { fresh.as_ref() }?;
-            calls::watch(process);
+            if let Some(account) = process.account() {
+                call_watch::watch(account);
+            }
             Some(process)
         }
         Err(first) => {

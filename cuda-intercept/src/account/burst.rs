@@ -7,18 +7,16 @@
 //! [`SILENCE`] at the earliest. A signal ends no wait; a fork ends it in the child as everything else: the child has only
 //! the calling thread, which does not wait.
 
-use core::ffi::CStr;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use apportion_abi::account::{AccountOpenError, BurstMap, BurstTicket, CardBurst, LimitsMap};
 use apportion_abi::{Bytes, paths};
 
-use super::calls::wake_agent;
-use super::liveness::DescriptorGuard;
 use super::open_retry::is_absence;
 use super::path::{PathBuffer, environment};
 use super::throttle;
+use super::wake::{is_listened_to, wake_agent};
 
 /// For how many milliseconds nobody asks after there was no answer.
 const SILENCE: u64 = 1000;
@@ -106,12 +104,6 @@ impl BurstRequests {
     pub(super) fn is_silent(&self) -> bool {
         throttle::now() < self.silent_until.load(Relaxed)
     }
-}
-
-/// Whether an agent has the FIFO open. Without a reader, the kernel refuses to open it for writing alone.
-fn is_listened_to(path: &CStr) -> bool {
-    let flags = libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    DescriptorGuard::open_with(path, flags).is_some()
 }
 
 /// Waits for an answer until the deadline. Returns whether there was one.

@@ -188,7 +188,7 @@ core::arch::global_asm!(
     ".size apportion_stubs, . - apportion_stubs",
     ".popsection",
     count = const STUBS,
-    epoch = sym crate::calls::EPOCH,
+    epoch = sym crate::call_watch::EPOCH,
     seen = sym crate::calls::SEEN,
     slots = sym crate::calls::SLOTS,
     note = sym crate::calls::note,

@@ -10,7 +10,6 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use super::required_functions;
-use crate::calls;
 use crate::elf::{self, LoadedObject};
 use crate::errno;
 use crate::table::{COUNT, DriverLibrary, ROWS};
@@ -18,11 +17,6 @@ use crate::table::{COUNT, DriverLibrary, ROWS};
 /// The real function of each row; 0 if there is none or it is not known yet.
 /// Written by: [`load`], always with the same values. Read by: every hook. Release/Acquire.
 static REAL: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
-
-/// What the entry point of each row calls without further ado: the same as [`REAL`], or 0 where it is not known yet, or
-/// where each call must first be published (see [`crate::calls`]).
-/// Written by: the first call of each row, always with the same value. Read by: every hook. Release/Acquire.
-static CALLEES: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 
 /// Whether a library was found and its rows are filled in.
 /// Written by: [`load`], after `REAL`. Read by: every lookup. Release/Acquire.
@@ -72,27 +66,6 @@ pub(crate) fn real(place: usize, library: DriverLibrary) -> Option<usize> {
     load(library);
     let known = REAL.get(place)?.load(Acquire);
     (known != 0).then_some(known)
-}
-
-/// The real function of a row, for its entry point, which calls it. Publishes the call if it must be.
-#[inline]
-pub(crate) fn callee(place: usize, library: DriverLibrary) -> Option<usize> {
-    let known = CALLEES.get(place)?.load(Acquire);
-    if known != 0 {
-        return Some(known);
-    }
-    published(place, library)
-}
-
-#[inline(never)]
-fn published(place: usize, library: DriverLibrary) -> Option<usize> {
-    let real = real(place, library)?;
-    if library == DriverLibrary::Cuda && calls::is_watched() {
-        calls::note();
-    } else {
-        CALLEES.get(place)?.store(real, Release);
-    }
-    Some(real)
 }
 
 /// The row whose real function is at this address.

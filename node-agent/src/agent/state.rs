@@ -22,7 +22,7 @@ use super::clock::now;
 use super::context_cost::ContextCosts;
 use super::driver_limits::DriverLimits;
 use super::grants::{ContainerGrants, GrantSource};
-use super::idle_shares::IdleShares;
+use super::idle_watches::IdleShares;
 use super::instance::InstanceFiles;
 use super::lingering::LingeringProcesses;
 use super::picture::StatePicture;
