@@ -180,6 +180,7 @@ fn cluster(strategy: PlacementStrategy, shared: SharedCardPreference) -> Cluster
         usage: [0.0; 3],
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
+        burst_limit: None,
     };
     let mut cluster = Cluster {
         nodes: (0..NODES)

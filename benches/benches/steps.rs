@@ -75,6 +75,7 @@ fn queue(name: &str, parent: Option<&str>, deserved: usize) -> Queue {
         usage: [0.0; 3],
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
+        burst_limit: None,
     }
 }
 

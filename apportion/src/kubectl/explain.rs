@@ -251,13 +251,19 @@ impl RelatedObjects {
 
 fn queue_line(queue: &Queue) -> String {
     let view = queues::view(queue, 0, 0);
+    let limits = view.burst_limit.zip(view.allocated_limits);
+    let limits = limits.map(|(most, sum)| {
+        let (most, sum) = (amount(most), amount(sum));
+        format!("; limits of pods {sum}, burst limit {most}")
+    });
     format!(
-        "queue {}: {} GPUs allocated, {} requested; quota {}, limit {}",
+        "queue {}: {} GPUs allocated, {} requested; quota {}, limit {}{}",
         view.queue,
         amount(view.allocated),
         amount(view.requested),
         amount(view.quota),
-        amount(view.limit)
+        amount(view.limit),
+        limits.unwrap_or_default()
     )
 }
 

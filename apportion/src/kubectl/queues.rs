@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apportion::output;
 use apportion::table::{CellAlignment, TableColumn, lay_out};
-use apportion_abi::names::RESOURCE_WHOLE;
+use apportion_abi::names::{ANNOTATION_QUEUE_BURST_LIMIT, RESOURCE_QUEUE_LIMITS, RESOURCE_WHOLE};
 use apportion_crds::{Amounts, PodGroup, Queue};
 use apportion_exit::CommandFailure;
 use apportion_kubernetes::Quantity;
@@ -29,13 +29,45 @@ pub(crate) struct QueueListEntry {
     pub(crate) limit: f64,
     pub(crate) allocated: f64,
     pub(crate) requested: f64,
+    /// What the limits of its pods may add up to, if that is bounded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) burst_limit: Option<f64>,
+    /// What they add up to, if that is bounded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) allocated_limits: Option<f64>,
     /// Pod groups that cannot be scheduled now.
     waiting: usize,
     /// Why none of its pods can run, whatever they request.
     pub(crate) trouble: Option<String>,
 }
 
-const COLUMNS: &[TableColumn<QueueListEntry>] = &[
+/// The columns about the limits of pods.
+const OF_LIMITS: [TableColumn<QueueListEntry>; 2] = [
+    TableColumn {
+        title: "LIMITS OF PODS",
+        cell: |view| amount_or_dash(view.allocated_limits),
+        side: CellAlignment::Right,
+    },
+    TableColumn {
+        title: "BURST LIMIT",
+        cell: |view| amount_or_dash(view.burst_limit),
+        side: CellAlignment::Right,
+    },
+];
+
+/// The columns of a table of queues. The limits of pods are shown if any queue bounds them.
+fn columns(views: &[QueueListEntry]) -> Vec<TableColumn<QueueListEntry>> {
+    let mut columns = Vec::from(COLUMNS);
+    let before = columns
+        .iter()
+        .position(|column| column.title == "WAITING GROUPS");
+    if let Some(before) = before.filter(|_| views.iter().any(|view| view.burst_limit.is_some())) {
+        columns.splice(before..before, OF_LIMITS);
+    }
+    columns
+}
+
+const COLUMNS: [TableColumn<QueueListEntry>; 7] = [
     TableColumn {
         title: "QUEUE",
         cell: |view| format!("{}{}", "  ".repeat(view.depth), view.queue),
@@ -90,7 +122,7 @@ pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(
         let trouble = view.trouble.as_ref()?;
         Some(format!("queue {} cannot be used: {trouble}\n", view.queue))
     });
-    let table = lay_out(COLUMNS, &views);
+    let table = lay_out(&columns(&views), &views);
     output::all(&rows.fold(table, |text, line| text + &line))
 }
 
@@ -143,6 +175,11 @@ pub(crate) fn view(queue: &Queue, depth: usize, waiting: usize) -> QueueListEntr
     let status = queue.status.clone().unwrap_or_default();
     let gpu = queue.spec.resources.clone().unwrap_or_default().gpu;
     let parent = queue.spec.parent_queue.clone();
+    let annotations = queue.annotations();
+    let burst_limit = annotations
+        .get(ANNOTATION_QUEUE_BURST_LIMIT)
+        .and_then(|text| text.parse().ok())
+        .filter(|limit: &f64| limit.is_finite() && *limit >= 0.0);
     QueueListEntry {
         queue: queue.name_any(),
         parent: Some(parent).filter(|parent| !parent.is_empty()),
@@ -151,6 +188,8 @@ pub(crate) fn view(queue: &Queue, depth: usize, waiting: usize) -> QueueListEntr
         limit: gpu.limit,
         allocated: gpus(&status.allocated),
         requested: gpus(&status.requested),
+        burst_limit,
+        allocated_limits: burst_limit.map(|_| gpus_of(&status.allocated, RESOURCE_QUEUE_LIMITS)),
         waiting,
         trouble: trouble(queue),
     }
@@ -173,9 +212,11 @@ fn waits(group: &PodGroup) -> bool {
 
 /// The GPUs among these amounts: `1500m` is 1.5.
 fn gpus(amounts: &Amounts) -> f64 {
-    let amount = amounts
-        .get(RESOURCE_WHOLE)
-        .and_then(|text| text.0.parse().ok());
+    gpus_of(amounts, RESOURCE_WHOLE)
+}
+
+fn gpus_of(amounts: &Amounts, resource: &str) -> f64 {
+    let amount = amounts.get(resource).and_then(|text| text.0.parse().ok());
     amount.map_or(0.0, |amount: Quantity| amount.millis() as f64 / 1000.0)
 }
 
@@ -186,6 +227,10 @@ pub(crate) fn amount(gpus: f64) -> String {
     } else {
         format!("{}", (gpus * 1000.0).round() / 1000.0)
     }
+}
+
+fn amount_or_dash(gpus: Option<f64>) -> String {
+    gpus.map_or_else(|| "-".to_owned(), amount)
 }
 
 #[cfg(test)]
@@ -234,6 +279,41 @@ mod tests {
         found.sort();
         let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["a", "b", "own"]);
+    }
+
+    #[test]
+    fn burst_limits_are_shown_where_a_queue_has_one() {
+        let mut bounded = queue("bounded", "");
+        let none = columns(&views(&[bounded.clone()], &[]));
+        bounded
+            .annotations_mut()
+            .insert(ANNOTATION_QUEUE_BURST_LIMIT.to_owned(), "2.5".to_owned());
+        let mut allocated = BTreeMap::new();
+        allocated.insert(
+            RESOURCE_QUEUE_LIMITS.to_owned(),
+            Quantity("1750m".to_owned()),
+        );
+        bounded.status = Some(apportion_crds::QueueStatus {
+            allocated,
+            ..apportion_crds::QueueStatus::default()
+        });
+        let mut unreadable = queue("unreadable", "");
+        unreadable
+            .annotations_mut()
+            .insert(ANNOTATION_QUEUE_BURST_LIMIT.to_owned(), "many".to_owned());
+        let views = views(&[bounded, unreadable], &[]);
+        let all = columns(&views);
+        assert_eq!(all.len(), none.len() + 2);
+        let table = lay_out(&all, &views);
+        let mut lines = table.lines().map(|line| line.split_whitespace());
+        let title = lines.next().expect("a title").collect::<Vec<_>>().join(" ");
+        assert!(
+            title.contains("REQUESTED LIMITS OF PODS BURST LIMIT WAITING"),
+            "{title}"
+        );
+        let cells: Vec<Vec<&str>> = lines.map(Iterator::collect).collect();
+        assert_eq!(cells[0][5..7], ["1.75", "2.5"]);
+        assert_eq!(cells[1][5..7], ["-", "-"]);
     }
 
     #[test]

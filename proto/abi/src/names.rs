@@ -162,6 +162,13 @@ names! {
         ANNOTATION_DELAY "kai.scheduler/preemption-delay" "annotation of a pod, its owners or a PodGroup",
             value: "duration, such as `5m`", written_by: "user", read_by: "scheduler",
             "How long the workload waits before others are evicted for it";
+        ANNOTATION_QUEUE_BURST_LIMIT "apportion.dev/gpu-burst-limit" "annotation of a Queue",
+            value: "number of GPUs, such as `4` or `2.5`; -1 is unlimited",
+            written_by: "user", read_by: "webhook, scheduler, kubectl plugin",
+            "What the GPU memory limits of the queue's pods, and of those in the queues below it, may add up to";
+        RESOURCE_QUEUE_LIMITS "limits.nvidia.com/gpu" "resource in `status.allocated` of a Queue",
+            value: "number of GPUs", written_by: "scheduler", read_by: "kubectl plugin",
+            "What these limits add up to, where the queue has `apportion.dev/gpu-burst-limit`";
         LABEL_TASK_PRIORITY "kai.scheduler/task-priority" "label of a pod", value: "whole number",
             written_by: "user", read_by: "scheduler",
             "Order of the pods of one group: the higher start first";

@@ -1,10 +1,13 @@
 //! Queues: required fields, and quotas that do not fit those of the parent and the children.
 //!
 //! KAI refuses a queue without resources, and warns about quotas only if configured to. Its warnings compare the
-//! numbers as they are, including the -1 that means unlimited. Two rules are not in KAI. A queue that is its own
+//! numbers as they are, including the -1 that means unlimited. Some rules are not in KAI. A queue that is its own
 //! ancestor causes a warning, because nothing in it would ever be scheduled. A minimum run time that is not a duration
-//! is refused.
+//! is refused, and so is a burst limit that is not a number of GPUs.
 
+use std::collections::BTreeMap;
+
+use apportion_abi::names::ANNOTATION_QUEUE_BURST_LIMIT;
 use apportion_kubernetes::{not_a_duration, parse_duration};
 use serde::Deserialize;
 
@@ -24,6 +27,8 @@ pub struct ReviewedQueue {
 pub struct ReviewedQueueMetadata {
     /// Its name.
     pub name: String,
+    /// Its annotations.
+    pub annotations: Option<BTreeMap<String, String>>,
 }
 
 /// A queue's spec.
@@ -81,6 +86,9 @@ pub enum QueueRefusal {
     /// A field is not a duration.
     #[error("{field} {}", not_a_duration(text))]
     NoDuration { field: &'static str, text: String },
+    /// Its burst limit is not a number of GPUs.
+    #[error("{} {}", ANNOTATION_QUEUE_BURST_LIMIT, not_a_burst_limit(.0))]
+    NoBurstLimit(String),
     /// Its parent does not exist.
     #[error("failed to get parent queue {0}: queues.scheduling.run.ai \"{0}\" not found")]
     NoParent(String),
@@ -125,13 +133,14 @@ pub fn check(
             refusal: Some(refusal),
         };
     };
-    if let Some(refusal) = no_duration(old, queue) {
+    if let Some(refusal) = no_duration(old, queue).or_else(|| no_burst_limit(old, queue)) {
         return QueueVerdict {
             warnings: Vec::new(),
             refusal: Some(refusal),
         };
     }
     let mut warnings: Vec<String> = cycle(queue, others).into_iter().collect();
+    warnings.extend(unusable_quota(queue, resources));
     if compare_quotas && !queue.spec.parent_queue.is_empty() {
         match beside_parent(queue, resources, others) {
             Ok(found) => warnings.extend(found),
@@ -171,6 +180,48 @@ fn no_duration(old: Option<&ReviewedQueue>, queue: &ReviewedQueue) -> Option<Que
     });
     let (field, text) = found?;
     Some(QueueRefusal::NoDuration { field, text: text? })
+}
+
+/// What the limits of a queue's pods may add up to, in cards. The outer `None` means that the text says no number of
+/// cards, the inner that the sum is unlimited.
+#[must_use]
+pub fn burst_limit(text: &str) -> Option<Option<f64>> {
+    const UNLIMITED: f64 = -1.0;
+    let cards: f64 = text.parse().ok()?;
+    if cards == UNLIMITED {
+        return Some(None);
+    }
+    (cards.is_finite() && cards >= 0.0).then_some(Some(cards))
+}
+
+/// Why a text is no burst limit.
+#[must_use]
+pub fn not_a_burst_limit(text: &str) -> String {
+    format!("{text:?} is not a number of GPUs: 0 or more, such as 4 or 2.5, or -1 for unlimited")
+}
+
+/// A burst limit that cannot be parsed. An existing one may stay, so that the rest of the queue can be edited.
+fn no_burst_limit(old: Option<&ReviewedQueue>, queue: &ReviewedQueue) -> Option<QueueRefusal> {
+    let text = burst_limit_of(queue)?;
+    let is_kept = old.and_then(burst_limit_of) == Some(text);
+    (!is_kept && burst_limit(text).is_none()).then(|| QueueRefusal::NoBurstLimit(text.to_owned()))
+}
+
+fn burst_limit_of(queue: &ReviewedQueue) -> Option<&str> {
+    let annotations = queue.metadata.annotations.as_ref()?;
+    let text = annotations.get(ANNOTATION_QUEUE_BURST_LIMIT)?;
+    Some(text.as_str())
+}
+
+/// A warning if a queue can never use its quota of GPUs: a limit is at least what is guaranteed.
+fn unusable_quota(queue: &ReviewedQueue, own: &QueueQuotas) -> Option<String> {
+    let limit = burst_limit(burst_limit_of(queue)?)??;
+    (own.gpu.quota > limit).then(|| {
+        format!(
+            "{ANNOTATION_QUEUE_BURST_LIMIT} ({limit}) is below the GPU quota ({}); the queue cannot use all of its quota",
+            own.gpu.quota
+        )
+    })
 }
 
 /// Judges the deletion of a queue.

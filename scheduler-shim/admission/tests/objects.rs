@@ -90,6 +90,57 @@ fn a_minimum_run_time_that_is_no_duration_is_refused() {
 }
 
 #[test]
+fn a_burst_limit_is_a_number_of_gpus() {
+    let with = |text: &str| {
+        let queue = json!({"metadata": {"name": "lab",
+                "annotations": {"apportion.dev/gpu-burst-limit": text}},
+            "spec": {"resources": {"gpu": {"quota": 2}}}});
+        ReviewedQueue::deserialize(&queue).expect("it is a queue")
+    };
+    for text in ["", "much", "4Gi", "-2", "-0.5", "1e999", "NaN", "4 ", "1,5"] {
+        let refusal = judge(None, &with(text), &[]).refusal;
+        let refusal = refusal.expect("it is refused").to_string();
+        assert_eq!(
+            refusal,
+            format!(
+                "apportion.dev/gpu-burst-limit {text:?} is not a number of GPUs: 0 or more, such as 4 or 2.5, or -1 for unlimited"
+            )
+        );
+        // An invalid value that is there already does not block edits of the rest.
+        let kept = judge(Some(&with(text)), &with(text), &[]);
+        assert_eq!(kept.refusal, None);
+        let changed = judge(Some(&with("3")), &with(text), &[]);
+        assert!(changed.refusal.is_some(), "{text}");
+        assert_eq!(queue::burst_limit(text), None);
+    }
+    for (text, limit) in [
+        ("4", Some(4.0)),
+        ("2.5", Some(2.5)),
+        ("2", Some(2.0)),
+        ("-1", None),
+    ] {
+        assert_eq!(judge(None, &with(text), &[]), QueueVerdict::default());
+        assert_eq!(queue::burst_limit(text), Some(limit));
+    }
+}
+
+#[test]
+fn a_burst_limit_below_the_quota_is_warned_about() {
+    for (quota, limit, is_warned) in [(2.0, "1.5", true), (2.0, "0", true), (-1.0, "1", false)] {
+        let mut queue = queue("lab", "", 0.0, quota, 0.0, &[]);
+        let name = "apportion.dev/gpu-burst-limit".to_owned();
+        queue.metadata.annotations = Some(BTreeMap::from([(name, limit.to_owned())]));
+        let verdict = judge(None, &queue, &[]);
+        assert_eq!(verdict.refusal, None);
+        let warning = format!(
+            "apportion.dev/gpu-burst-limit ({limit}) is below the GPU quota ({quota}); the queue cannot use all of its quota"
+        );
+        let expected: Vec<String> = is_warned.then_some(warning).into_iter().collect();
+        assert_eq!(verdict.warnings, expected);
+    }
+}
+
+#[test]
 fn a_parents_quota_is_held_against_its_childrens() {
     let old = queue("lab", "", 1000.0, 2.0, 500.0, &["a", "b"]);
     let others = [

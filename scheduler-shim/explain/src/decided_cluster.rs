@@ -8,7 +8,7 @@ use apportion_abi::{Bytes, CardCapacity, Holder};
 use apportion_policy::amounts::{ResourceAmounts, ResourceKind};
 use apportion_policy::cluster::{Cluster, Job, Node, Task, TaskGpuRequest, TaskStatus};
 use apportion_policy::tree::QueueTree;
-use apportion_policy::{Action, Decision, Session, TaskOutcome, plan_observed};
+use apportion_policy::{Action, CardCharge, Decision, Session, TaskOutcome, plan_observed};
 
 /// One decision, and the action that made it.
 #[derive(Clone, Debug)]
@@ -32,8 +32,8 @@ pub struct DecidedCluster<'a> {
     pub queues: QueueTree,
     /// Where each pod is after the round, by name.
     pub outcomes: BTreeMap<&'a str, TaskOutcome>,
-    /// How many cards each pod is charged for.
-    charged: BTreeMap<&'a str, f64>,
+    /// The cards of each pod in numbers.
+    charged: BTreeMap<&'a str, CardCharge>,
     nodes: BTreeMap<&'a str, &'a Node>,
     card_sizes: (Bytes, Bytes),
     /// Cards by node, with the bytes of each that pods hold.
@@ -88,7 +88,7 @@ pub fn decide(now: Duration, cluster: &Cluster) -> DecidedCluster<'_> {
         let tasks = job.tasks.iter();
         tasks.filter_map(move |task| Some((job, task, outcome(task)?)))
     });
-    let all: Vec<(&Job, &Task, (TaskOutcome, f64))> = all.collect();
+    let all: Vec<(&Job, &Task, (TaskOutcome, CardCharge))> = all.collect();
     for (job, task, (outcome, charged)) in all {
         decided.enter(job, task, outcome, charged);
     }
@@ -104,7 +104,7 @@ impl<'a> DecidedCluster<'a> {
         self.cluster.nodes.iter().map(capacity).sum()
     }
 
-    fn enter(&mut self, job: &Job, task: &'a Task, outcome: TaskOutcome, charged: f64) {
+    fn enter(&mut self, job: &Job, task: &'a Task, outcome: TaskOutcome, charged: CardCharge) {
         let placement = outcome
             .placement
             .as_ref()
@@ -114,10 +114,11 @@ impl<'a> DecidedCluster<'a> {
             let (_, largest) = self.card_sizes();
             let mut amounts = task.amounts(largest);
             if node.is_some() {
-                amounts[ResourceKind::Gpu] = charged;
+                amounts[ResourceKind::Gpu] = charged.cards;
             }
             if outcome.status.is_active_allocated() && node.is_some() {
                 self.queues.charge(queue, amounts, job.is_preemptible);
+                self.queues.charge_burst(queue, charged.burst);
             }
             if outcome.status.is_active_allocated() || outcome.status == TaskStatus::Pending {
                 self.queues.request(queue, amounts);
@@ -167,8 +168,8 @@ impl<'a> DecidedCluster<'a> {
         self.charged.insert(&task.name, charged);
     }
 
-    /// How many cards a pod is charged for where it is.
-    pub fn charged(&self, task: &Task) -> Option<f64> {
+    /// The cards of a pod in numbers, where it is.
+    pub fn charged(&self, task: &Task) -> Option<CardCharge> {
         self.charged.get(task.name.as_str()).copied()
     }
 

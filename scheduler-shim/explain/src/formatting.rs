@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use apportion_abi::names::ANNOTATION_QUEUE_BURST_LIMIT;
 use apportion_abi::{Bytes, EscapedText};
 use apportion_model::pods;
 use apportion_policy::amounts::{ResourceKind, UNLIMITED};
@@ -100,7 +101,7 @@ pub fn claim(refusal: &ClaimRefusal) -> String {
 pub fn queue(shortfall: &QueueShortfall) -> String {
     let (resource, queue) = (shortfall.resource, &shortfall.queue.uid);
     let share = shortfall.queue.of(resource);
-    let asked = amount(resource, shortfall.more[resource]);
+    let asked = amount(resource, shortfall.more.amounts[resource]);
     match shortfall.bound {
         QueueBound::Limit => {
             let (limit, held) = (
@@ -110,6 +111,14 @@ pub fn queue(shortfall: &QueueShortfall) -> String {
             let name = name(resource);
             format!(
                 "{queue} quota has reached the allowable limit of {name}. Limit is {limit}, currently {held} allocated and workload requested {asked}"
+            )
+        }
+        QueueBound::BurstLimit => {
+            let limit = amount(resource, shortfall.queue.burst_limit.unwrap_or(UNLIMITED));
+            let held = amount(resource, shortfall.queue.limits());
+            let asked = amount(resource, shortfall.more.limits);
+            format!(
+                "{queue} queue has reached its burst limit of {limit}. Currently the limits of its pods add up to {held} and workload requested {asked} more. Lower the limits of pods, or raise {ANNOTATION_QUEUE_BURST_LIMIT} of the queue"
             )
         }
         QueueBound::Quota => {

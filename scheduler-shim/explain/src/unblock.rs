@@ -52,6 +52,9 @@ pub(crate) fn changes(
         if helps(&|cluster| each_quota(cluster, queue, |quota| quota.deserved = UNLIMITED)) {
             changes.push(format!("the quota of queue {queue} is raised"));
         }
+        if has_burst_limit(&tried, queue) && helps(&|cluster| lift_burst_limit(cluster, queue)) {
+            changes.push(format!("the burst limit of queue {queue} is raised"));
+        }
     }
     if changes.is_empty()
         && !path.is_empty()
@@ -61,6 +64,7 @@ pub(crate) fn changes(
                     quota.limit = UNLIMITED;
                     quota.deserved = UNLIMITED;
                 });
+                lift_burst_limit(cluster, queue);
             }
         })
     {
@@ -158,6 +162,17 @@ fn each_quota(cluster: &mut Cluster, name: &str, change: impl Fn(&mut Quota)) {
         for quota in [&mut queue.cpu, &mut queue.memory, &mut queue.gpu] {
             change(quota);
         }
+    }
+}
+
+fn has_burst_limit(cluster: &Cluster, name: &str) -> bool {
+    let mut queues = cluster.queues.iter();
+    queues.any(|queue| queue.name == name && queue.burst_limit.is_some())
+}
+
+fn lift_burst_limit(cluster: &mut Cluster, name: &str) {
+    for queue in cluster.queues.iter_mut().filter(|queue| queue.name == name) {
+        queue.burst_limit = None;
     }
 }
 

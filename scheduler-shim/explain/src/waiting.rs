@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apportion_policy::amounts::ResourceAmounts;
+use apportion_policy::amounts::{ResourceAmounts, ResourceKind};
 use apportion_policy::cluster::{Job, Task, TaskStatus};
 use apportion_policy::share::QueueShare;
-use apportion_policy::{HeldBackJob, QueueBound, queue_shortfall};
+use apportion_policy::{HeldBackJob, QueueBound, QueueDemand, queue_shortfall};
 use serde::Serialize;
 
 use super::decided_cluster::DecidedCluster;
@@ -33,7 +33,7 @@ pub enum WaitReason {
     QueueDoesNotExist,
     /// Pods of its gang are missing.
     NotReady,
-    /// Its queue, or one above, has reached its limit.
+    /// Its queue, or one above, has reached its limit or its burst limit.
     OverLimit,
     /// It can't be evicted, and its queue has no quota left for such pods.
     NonPreemptibleOverQuota,
@@ -135,7 +135,13 @@ impl WaitDiagnosis<'_, '_> {
         let next = together.with(task);
         let (_, largest) = self.decided.card_sizes();
         let more: ResourceAmounts = next.iter().map(|task| task.amounts(largest)).sum();
-        if let Some(found) = over(self.decided, job, queue, more) {
+        let bursts = next.iter().map(|task| task.burst(largest));
+        let demand = QueueDemand {
+            amounts: more,
+            limits: more[ResourceKind::Gpu] + bursts.sum::<f64>(),
+            is_preemptible: job.is_preemptible,
+        };
+        if let Some(found) = over(self.decided, queue, demand) {
             return found;
         }
         let message = match too_large(self.decided, next.len(), more) {
@@ -198,18 +204,17 @@ impl WaitDiagnosis<'_, '_> {
     }
 }
 
-/// The queue whose limit or quota `more` would exceed, up to the top.
+/// The queue whose limit, burst limit or quota `more` would exceed, up to the top.
 fn over(
     decided: &DecidedCluster<'_>,
-    job: &Job,
     queue: usize,
-    more: ResourceAmounts,
+    more: QueueDemand,
 ) -> Option<(WaitReason, String)> {
     let queues = decided.queues.upward(queue);
     let queues: Vec<&QueueShare> = queues.map(|queue| decided.queues.get(queue)).collect();
-    let shortfall = queue_shortfall(queues.into_iter(), more, job.is_preemptible)?;
+    let shortfall = queue_shortfall(queues.into_iter(), more)?;
     let reason = match shortfall.bound {
-        QueueBound::Limit => WaitReason::OverLimit,
+        QueueBound::Limit | QueueBound::BurstLimit => WaitReason::OverLimit,
         QueueBound::Quota => WaitReason::NonPreemptibleOverQuota,
     };
     Some((reason, formatting::queue(&shortfall)))

@@ -97,15 +97,21 @@ pub fn reserved(
     }
 }
 
-/// The larger amount of each card.
+/// The larger amount of each card, and the larger limit.
 pub fn larger(mut shares: Vec<CardShare>, others: &[CardShare]) -> Vec<CardShare> {
     for share in &mut shares {
-        let other = others.iter().find(|other| other.card == share.card);
-        share.bytes = share
-            .bytes
-            .max(other.map_or(Bytes::ZERO, |other| other.bytes));
+        if let Some(other) = others.iter().find(|other| other.card == share.card) {
+            share.bytes = share.bytes.max(other.bytes);
+            share.limit = share.limit.max(other.limit);
+        }
     }
     shares
+}
+
+/// The largest limit among the shares that a pod has, if they have any.
+pub fn largest_limit(shares: &[CardShare]) -> Option<Share> {
+    let limits = shares.iter().filter_map(|share| share.limit);
+    limits.max().map(held)
 }
 
 /// What is held of a card, as a share. Shares are whole units, use by others is not: it is rounded up, because no

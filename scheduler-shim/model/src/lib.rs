@@ -45,6 +45,6 @@ mod namespaces;
 mod node_requirements;
 mod owners;
 mod pod_group_terms;
-mod queues;
+pub mod queues;
 mod selector;
 mod tasks;

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apportion_abi::names::ANNOTATION_QUEUE_BURST_LIMIT;
+use apportion_admission::queue::{burst_limit, not_a_burst_limit};
 use apportion_groups::ObjectView;
 use apportion_kubernetes::{not_a_duration, parse_duration};
 use apportion_policy::amounts::UNLIMITED;
@@ -26,8 +28,22 @@ pub(crate) struct ParsedQueues {
     pub(crate) usable: BTreeMap<String, Queue>,
     pub(crate) unusable: BTreeMap<String, String>,
     /// What is ignored of usable queues, and why.
-    pub(crate) ignored: BTreeMap<String, String>,
+    pub(crate) ignored: BTreeMap<String, IgnoredFields>,
 }
+
+/// Fields of a queue that are ignored because they cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IgnoredFields {
+    /// What is wrong with the first of them, in one word.
+    pub reason: &'static str,
+    /// What is wrong with all of them.
+    pub message: String,
+}
+
+/// A minimum run time is not a duration.
+const INVALID_DURATION: &str = "InvalidDuration";
+/// A burst limit is not a number of GPUs.
+const INVALID_BURST_LIMIT: &str = "InvalidBurstLimit";
 
 pub(crate) fn queues(
     inventory: &ObjectInventory,
@@ -38,11 +54,9 @@ pub(crate) fn queues(
     for object in inventory.all("Queue") {
         match queue(object, now) {
             Ok((queue, ignored)) => {
-                if !ignored.is_empty() {
-                    queues
-                        .ignored
-                        .insert(queue.name.clone(), ignored.join("; "));
-                }
+                let name = queue.name.clone();
+                let fields = ignored_fields(&ignored);
+                queues.ignored.extend(fields.map(|fields| (name, fields)));
                 queues.usable.insert(queue.name.clone(), queue);
             }
             Err(why) => {
@@ -64,10 +78,18 @@ pub(crate) fn queues(
     for (name, why) in &queues.unusable {
         warnings.add(called("Queue", "", name), format!("{why}; it is ignored"));
     }
-    for (name, why) in &queues.ignored {
-        warnings.add(called("Queue", "", name), why.clone());
+    for (name, fields) in &queues.ignored {
+        warnings.add(called("Queue", "", name), fields.message.clone());
     }
     queues
+}
+
+fn ignored_fields(ignored: &[(&'static str, String)]) -> Option<IgnoredFields> {
+    let messages: Vec<&str> = ignored.iter().map(|(_, why)| why.as_str()).collect();
+    Some(IgnoredFields {
+        reason: ignored.first()?.0,
+        message: messages.join("; "),
+    })
 }
 
 impl ParsedQueues {
@@ -110,8 +132,11 @@ impl ParsedQueues {
     }
 }
 
-/// A queue, and its fields that are ignored.
-fn queue(object: ObjectView<'_>, now: Duration) -> Result<(Queue, Vec<String>), String> {
+/// A queue, and why some of its fields are ignored.
+fn queue(
+    object: ObjectView<'_>,
+    now: Duration,
+) -> Result<(Queue, Vec<(&'static str, String)>), String> {
     let spec = &object.json()["spec"];
     let resources = &spec["resources"];
     if !resources.is_object() {
@@ -130,9 +155,10 @@ fn queue(object: ObjectView<'_>, now: Duration) -> Result<(Queue, Vec<String>), 
                 .map_or_else(|| given.to_string(), str::to_owned);
             let duration = parse_duration(&text);
             if duration.is_none() {
-                ignored.push(format!(
-                    "its {field} {}; it is ignored, and the queue above decides",
-                    not_a_duration(&text)
+                let why = not_a_duration(&text);
+                ignored.push((
+                    INVALID_DURATION,
+                    format!("its {field} {why}; it is ignored, and the queue above decides"),
                 ));
             }
             duration
@@ -140,6 +166,18 @@ fn queue(object: ObjectView<'_>, now: Duration) -> Result<(Queue, Vec<String>), 
     };
     let preempt_min_runtime = runtime("preemptMinRuntime");
     let reclaim_min_runtime = runtime("reclaimMinRuntime");
+    let given = object.annotation(ANNOTATION_QUEUE_BURST_LIMIT);
+    let burst_limit = given.and_then(|text| {
+        let limit = burst_limit(text);
+        if limit.is_none() {
+            let why = not_a_burst_limit(text);
+            ignored.push((
+                INVALID_BURST_LIMIT,
+                format!("its {ANNOTATION_QUEUE_BURST_LIMIT} {why}; it is ignored, and only queues above bound the limits of its pods"),
+            ));
+        }
+        limit.flatten()
+    });
     let queue = Queue {
         name: object.name().to_owned(),
         parent: text("parentQueue").map(str::to_owned),
@@ -156,6 +194,7 @@ fn queue(object: ObjectView<'_>, now: Duration) -> Result<(Queue, Vec<String>), 
         usage: [0.0; 3],
         preempt_min_runtime,
         reclaim_min_runtime,
+        burst_limit,
     };
     Ok((queue, ignored))
 }

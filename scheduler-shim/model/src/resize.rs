@@ -58,6 +58,7 @@ pub fn limit_for(pod: ObjectView<'_>, text: &str) -> Option<Share> {
 /// How much of each card a bound pod may use, if that is more than its share: by the request that its share was given
 /// for.
 pub fn limit_given(pod: ObjectView<'_>) -> Option<Share> {
+    pod.annotation(ANNOTATION_BURST)?;
     match pending(pod) {
         Some(resize) => limit_for(pod, &resize.allocated),
         None => requests::limit(pod),

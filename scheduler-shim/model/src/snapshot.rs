@@ -21,7 +21,7 @@ use super::object_warnings::{ObjectWarnings, called};
 use super::occupancy::NodeOccupancy;
 use super::parsed_objects::ParsedPod;
 use super::pods;
-use super::queues;
+use super::queues::{self, IgnoredFields};
 use super::{config_maps, foreign_pods};
 
 /// A cluster, read from its objects.
@@ -42,7 +42,7 @@ pub struct ClusterSnapshot<'a> {
     /// Unusable queues, and why.
     pub unusable: BTreeMap<String, String>,
     /// What is ignored of usable queues, and why.
-    pub ignored: BTreeMap<String, String>,
+    pub ignored: BTreeMap<String, IgnoredFields>,
     /// How many pods belong to other schedulers.
     pub foreign: usize,
 }

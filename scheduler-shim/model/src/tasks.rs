@@ -5,7 +5,7 @@ use apportion_groups::ObjectView;
 use apportion_policy::cluster::{Task, TaskGpuRequest};
 
 use super::object_warnings::ObjectWarnings;
-use super::{pod_affinity, pod_zones, pods, requests};
+use super::{pod_affinity, pod_zones, pods, requests, resize};
 
 /// Labels of pods that start before the others of their set: masters and launchers, and heads of Ray.
 const LEADERS: &[(&str, &str)] = &[
@@ -27,7 +27,7 @@ pub(crate) fn task(
         node: pods::node(pod).map(str::to_owned),
         on: pods::groups(pod),
         cards,
-        limit: requests::limit(pod),
+        limit: resize::limit_given(pod),
         claims: pods::claims(pod),
         is_guaranteed,
         containers: pod_zones::containers(pod, is_guaranteed),

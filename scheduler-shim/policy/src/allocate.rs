@@ -3,7 +3,7 @@
 use crate::charges::least_charge;
 use crate::choose::{cards_for, ranked};
 use crate::claims::devices_for;
-use crate::fit::{cheapest_request, is_within_bounds};
+use crate::fit::{cheapest_request, is_within_bounds, is_within_burst_limits};
 use crate::gang::{GroupMember, JobView};
 use crate::ranking::best_of_all;
 
@@ -31,7 +31,10 @@ pub(crate) fn allocate_job(
         return false;
     }
     let least = least_charge(session.facts(), &tasks);
-    if !is_within_bounds(session, view.job, least) {
+    let largest = session.facts().card_sizes().largest();
+    if !is_within_bounds(session, view.job, least)
+        || !is_within_burst_limits(session, view.job, &tasks, largest)
+    {
         return false;
     }
     let mut placing = AllocationContext {

@@ -116,7 +116,7 @@ pub fn exceeds(amount: f64, bound: f64) -> bool {
 }
 
 /// Rounds to the nearest millionth, so that sums of the same amounts compare equal.
-fn rounded(amount: f64) -> f64 {
+pub(crate) fn rounded(amount: f64) -> f64 {
     // Most amounts are whole, and `round` is slow where it is a function call.
     if amount as i64 as f64 == amount {
         return amount;

@@ -40,6 +40,35 @@ pub(crate) fn charge_at(
     amounts
 }
 
+/// How many cards a task may use above its charge, with these cards of a node.
+pub(crate) fn burst_at(
+    facts: &ClusterSnapshot<'_>,
+    node_state: &NodeState,
+    task: usize,
+    cards: &CardAssignment,
+) -> f64 {
+    let task = facts.task(task).task;
+    if task.limit.is_none() {
+        return 0.0;
+    }
+    if !node_state.sizes.is_listed() {
+        return task.burst(node_state.card_memory);
+    }
+    let parts = cards.shared.iter();
+    parts
+        .map(|&card| task.burst_on(node_state.size(card)))
+        .sum()
+}
+
+/// What the limits of tasks add up to on cards with this memory, in cards. Without a limit of its own, a task's charge
+/// is its limit.
+pub(crate) fn limits(facts: &ClusterSnapshot<'_>, tasks: &[usize], card: Bytes) -> f64 {
+    let limits = tasks.iter().map(|&task| {
+        charged(facts, task, card)[ResourceKind::Gpu] + facts.task(task).task.burst(card)
+    });
+    limits.sum()
+}
+
 /// The least that tasks are charged: on the largest cards.
 pub(crate) fn least_charge(facts: &ClusterSnapshot<'_>, tasks: &[usize]) -> ResourceAmounts {
     let largest = facts.card_sizes().largest();

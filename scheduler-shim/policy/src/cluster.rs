@@ -146,6 +146,8 @@ pub struct Queue {
     /// Its memory quota, in bytes.
     pub memory: Quota,
     pub gpu: Quota,
+    /// What the limits of its pods on cards may add up to, in cards, if that is bounded.
+    pub burst_limit: Option<f64>,
     /// What it used of each resource in the past, as a part of the cluster: CPU, memory, GPU.
     pub usage: [f64; 3],
     /// How long its pods run before a job of the same queue may preempt them.

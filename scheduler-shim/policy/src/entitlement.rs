@@ -3,7 +3,7 @@
 //! This decides nothing. Comparisons of schedulers ask it at the end, when nothing changes any more: if an entitled
 //! job still waits, something that can be named must hold it back.
 
-use crate::charges::wants;
+use crate::charges::{limits, wants};
 use crate::gang::JobView;
 use crate::session::Session;
 use crate::share::QueueShare;
@@ -30,8 +30,14 @@ pub(crate) fn entitlement(session: &Session<'_>, job: &str) -> Option<Entitlemen
     let wants = wants(session.facts(), &next);
     let tree = session.state().queues();
     let path: Vec<&QueueShare> = tree.upward(queue).map(|at| tree.get(at)).collect();
+    let limits = limits(
+        session.facts(),
+        &next,
+        session.facts().card_sizes().largest(),
+    );
     let is_refused = path.iter().any(|at| {
         at.over_limit(wants).is_some()
+            || at.exceeds_burst_limit(limits)
             || !facts.job.is_preemptible && at.over_quota(wants).is_some()
     });
     if is_refused {

@@ -2,11 +2,11 @@
 //!
 //! Checks free resources first, then everything else.
 
-use apportion_abi::{Bytes, Share};
+use apportion_abi::Bytes;
 
 use crate::affinity_filter::matches_neighbours;
 use crate::amounts::ResourceAmounts;
-use crate::charges::{charged, wants_cards};
+use crate::charges::{charged, limits, wants_cards};
 use crate::claims::grants_claims;
 use crate::cluster::{MigStrategy, TaskGpuRequest};
 use crate::node_resources::{CardShareRequest, ResourceRequest};
@@ -37,25 +37,22 @@ fn is_allowed(session: &Session<'_>, task: usize, node: usize, request: &Resourc
 /// Whether the queues have room for the task's charge on this node.
 pub(crate) fn has_node_quota(session: &Session<'_>, task: usize, node: usize) -> bool {
     let node_state = session.state().node(node);
-    match &session.facts().task(task).task.cards {
+    let card = match &session.facts().task(task).task.cards {
         // The lowest possible charge: which cards it gets depends on what its queues can pay for.
-        TaskGpuRequest::Shared { .. } if node_state.sizes.is_listed() => has_quota(
-            session,
-            task,
-            charged(session.facts(), task, node_state.largest()),
-        ),
-        _ => has_quota(
-            session,
-            task,
-            charged(session.facts(), task, node_state.card_memory),
-        ),
-    }
+        TaskGpuRequest::Shared { .. } if node_state.sizes.is_listed() => node_state.largest(),
+        _ => node_state.card_memory,
+    };
+    has_quota(session, task, card)
 }
 
-/// Whether the queues of a task have room for `charge`.
-pub(crate) fn has_quota(session: &Session<'_>, task: usize, charge: ResourceAmounts) -> bool {
-    !session.facts().settings().has_predicates
-        || is_within_bounds(session, session.facts().task(task).job, charge)
+/// Whether the queues of a task have room for it on cards of this size.
+fn has_quota(session: &Session<'_>, task: usize, card: Bytes) -> bool {
+    if !session.facts().settings().has_predicates {
+        return true;
+    }
+    let job = session.facts().task(task).job;
+    let charge = charged(session.facts(), task, card);
+    is_within_bounds(session, job, charge) && is_within_burst_limits(session, job, &[task], card)
 }
 
 /// Whether the job's queue and all above have room for `more`.
@@ -81,6 +78,23 @@ fn is_within_limits(session: &Session<'_>, job: usize, more: ResourceAmounts) ->
             .over_limit(more)
             .is_none()
     })
+}
+
+/// Whether the job's queue and all above stay within their burst limits with these tasks on cards of this size.
+pub(crate) fn is_within_burst_limits(
+    session: &Session<'_>,
+    job: usize,
+    tasks: &[usize],
+    card: Bytes,
+) -> bool {
+    let (facts, tree) = (session.facts(), session.state().queues());
+    let bound = facts.settings().has_quotas && tree.has_burst_limits();
+    let Some(queue) = facts.job(job).queue.filter(|_| bound) else {
+        return true;
+    };
+    let more = limits(facts, tasks, card);
+    let mut queues = tree.upward(queue);
+    queues.all(|queue| !tree.get(queue).exceeds_burst_limit(more))
 }
 
 /// Whether a non-preemptible job keeps its queues within their quotas.
@@ -145,7 +159,7 @@ pub(crate) fn has_pod_slot(session: &Session<'_>, node: usize, request: &Resourc
 pub(crate) fn cheapest_request(session: &Session<'_>, task: usize, node: usize) -> ResourceRequest {
     let mut request = request_on(session.facts(), task, node);
     if let Some(share) = &mut request.share
-        && matches!(share.share, Share::Memory(_))
+        && share.is_of_bytes()
     {
         let smallest = smallest_payable(session, task, node, share);
         share.smallest = smallest.unwrap_or(Bytes::ZERO);
@@ -161,7 +175,5 @@ fn smallest_payable(
     share: &CardShareRequest,
 ) -> Option<Bytes> {
     let mut sizes = session.state().node(node).sizes.all();
-    sizes.find(|&size| {
-        share.of(size).is_some() && has_quota(session, task, charged(session.facts(), task, size))
-    })
+    sizes.find(|&size| share.of(size).is_some() && has_quota(session, task, size))
 }

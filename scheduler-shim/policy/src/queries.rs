@@ -22,6 +22,15 @@ use crate::step::{Decision, TaskOutcome};
 use crate::task_placement::placement_of;
 use crate::victim_rules;
 
+/// The cards of a pod in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CardCharge {
+    /// How many it is charged for.
+    pub cards: f64,
+    /// How many it may use above those.
+    pub burst: f64,
+}
+
 impl Session<'_> {
     /// Runs one action for all jobs.
     pub fn run(&mut self, action: Action) {
@@ -86,9 +95,9 @@ impl Session<'_> {
         })
     }
 
-    /// All pods as they are now, by name, with how many cards each is charged for where it is.
+    /// All pods as they are now, by name, with the cards that each has where it is.
     #[must_use]
-    pub fn outcomes(&self) -> BTreeMap<&str, (TaskOutcome, f64)> {
+    pub fn outcomes(&self) -> BTreeMap<&str, (TaskOutcome, CardCharge)> {
         let mut names = CardNaming::default();
         let all = self
             .facts()
@@ -101,10 +110,11 @@ impl Session<'_> {
                     status: state.status,
                     placement: placement_of(self, number, state, &mut names),
                 };
-                (
-                    facts.task.name.as_str(),
-                    (outcome, self.state().gpus_of(self.facts(), number)),
-                )
+                let charge = CardCharge {
+                    cards: self.state().gpus_of(self.facts(), number),
+                    burst: self.state().burst_of(self.facts(), number),
+                };
+                (facts.task.name.as_str(), (outcome, charge))
             });
         all.collect()
     }

@@ -15,13 +15,13 @@ pub(crate) fn request_anywhere(
     task: usize,
 ) -> Option<ResourceRequest> {
     let asked = facts.task(task).task;
-    let is_of_bytes = matches!(
-        asked.cards,
-        TaskGpuRequest::Shared {
-            share: Share::Memory(_),
-            ..
+    let is_of_bytes = match &asked.cards {
+        TaskGpuRequest::Shared { share, .. } => {
+            let mut shares = [Some(*share), asked.limit].into_iter().flatten();
+            shares.any(|share| matches!(share, Share::Memory(_)))
         }
-    );
+        TaskGpuRequest::None | TaskGpuRequest::Whole(_) | TaskGpuRequest::Partitions(_) => false,
+    };
     let has_claims = !asked.claims.is_empty() || !asked.extended.is_empty();
     if is_of_bytes || has_claims || facts.nodes().is_empty() {
         return None;

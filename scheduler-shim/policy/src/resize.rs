@@ -1,13 +1,26 @@
-//! Whether the queues of a running pod have room for a larger share of it.
+//! Whether the queues of a running pod have room for a larger share of it, or a higher limit.
 //!
-//! The bounds are those of a pod that starts: no queue goes beyond its limit, and pods that can't be preempted keep it
-//! within its quota. A pod that shrinks is always within them.
+//! The bounds are those of a pod that starts: no queue goes beyond its limit or its burst limit, and pods that can't be
+//! preempted keep it within its quota. A pod that shrinks is always within them.
 
-use crate::amounts::{ResourceAmounts, ResourceKind};
-use crate::cluster::TaskGpuRequest;
+use apportion_abi::Share;
+
+use crate::amounts::{ResourceAmounts, ResourceKind, rounded};
+use crate::cluster::{Task, TaskGpuRequest};
 use crate::session::Session;
 use crate::share::QueueShare;
 use crate::state::SessionState;
+
+/// What pods ask of queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueDemand {
+    /// What they would be charged.
+    pub amounts: ResourceAmounts,
+    /// What their limits on cards add up to, in cards.
+    pub limits: f64,
+    /// Whether they can be preempted.
+    pub is_preemptible: bool,
+}
 
 /// What a queue lacks for more of its pods.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +32,7 @@ pub struct QueueShortfall {
     /// Which bound it would exceed.
     pub bound: QueueBound,
     /// What was asked for.
-    pub more: ResourceAmounts,
+    pub more: QueueDemand,
 }
 
 /// A bound of a queue.
@@ -27,6 +40,8 @@ pub struct QueueShortfall {
 pub enum QueueBound {
     /// Its limit.
     Limit,
+    /// What the limits of its pods may add up to.
+    BurstLimit,
     /// Its quota, for pods that can't be preempted.
     Quota,
 }
@@ -34,8 +49,7 @@ pub enum QueueBound {
 /// The first queue, from the bottom up, that has no room for `more`.
 pub fn queue_shortfall<'q>(
     queues: impl Iterator<Item = &'q QueueShare> + Clone,
-    more: ResourceAmounts,
-    is_preemptible: bool,
+    more: QueueDemand,
 ) -> Option<QueueShortfall> {
     let shortfall = |queue: &QueueShare, resource, bound| QueueShortfall {
         queue: queue.clone(),
@@ -44,55 +58,84 @@ pub fn queue_shortfall<'q>(
         more,
     };
     for queue in queues.clone() {
-        if let Some(resource) = queue.over_limit(more) {
+        if let Some(resource) = queue.over_limit(more.amounts) {
             return Some(shortfall(queue, resource, QueueBound::Limit));
         }
     }
-    let mut queues = queues.filter(|_| !is_preemptible);
+    if let Some(queue) = queues
+        .clone()
+        .find(|queue| queue.exceeds_burst_limit(more.limits))
+    {
+        return Some(shortfall(queue, ResourceKind::Gpu, QueueBound::BurstLimit));
+    }
+    let mut queues = queues.filter(|_| !more.is_preemptible);
     queues.find_map(|queue| {
-        let resource = queue.over_quota(more)?;
+        let resource = queue.over_quota(more.amounts)?;
         Some(shortfall(queue, resource, QueueBound::Quota))
     })
 }
 
 impl Session<'_> {
-    /// The queue that has no room for the task with these cards in place of its own; `None` if all have.
+    /// The queue that has no room for the task with these cards and this limit in place of its own; `None` if all have.
     #[must_use]
-    pub fn resize_shortfall(&self, task: &str, cards: &TaskGpuRequest) -> Option<QueueShortfall> {
+    pub fn resize_shortfall(
+        &self,
+        task: &str,
+        cards: &TaskGpuRequest,
+        limit: Option<Share>,
+    ) -> Option<QueueShortfall> {
         let facts = self.facts();
         let number = facts.find_task(task)?;
         let job = facts.job(facts.task(number).job);
         let queue = job.payer.filter(|_| facts.settings().has_quotas)?;
         let state = self.state();
-        let now = &facts.task(number).task.cards;
-        let gpus = gpus(state, number, cards) - gpus(state, number, now);
-        if gpus <= 0.0 {
-            return None;
-        }
-        let more = ResourceAmounts::new(0.0, 0.0, gpus);
+        let now = facts.task(number).task;
+        let (gpus, limits) = sizes(state, number, cards, limit);
+        let (gpus_now, limits_now) = sizes(state, number, &now.cards, now.limit);
+        let more = QueueDemand {
+            amounts: ResourceAmounts::new(0.0, 0.0, gpus - gpus_now),
+            limits: rounded(limits - limits_now),
+            is_preemptible: job.job.is_preemptible,
+        };
         let tree = state.queues();
         let path = tree.upward(queue);
         let path: Vec<&QueueShare> = path.map(|queue| tree.get(queue)).collect();
-        queue_shortfall(path.into_iter(), more, job.job.is_preemptible)
+        queue_shortfall(path.into_iter(), more)
     }
 }
 
-/// How many GPUs a task would be charged for on the cards that it is on.
-fn gpus(state: &SessionState, task: usize, cards: &TaskGpuRequest) -> f64 {
+/// How many GPUs a task would be charged for on the cards that it is on, and its limits there.
+fn sizes(
+    state: &SessionState,
+    task: usize,
+    cards: &TaskGpuRequest,
+    limit: Option<Share>,
+) -> (f64, f64) {
     let state_of_task = state.task(task);
     let Some(node) = state_of_task.node.map(|node| state.node(node)) else {
-        return 0.0;
+        return (0.0, 0.0);
+    };
+    let as_resized = Task {
+        cards: cards.clone(),
+        limit,
+        ..Task::default()
     };
     let TaskGpuRequest::Shared { share, .. } = cards else {
-        return cards.count(node.card_memory);
+        let gpus = cards.count(node.card_memory);
+        return (gpus, gpus);
     };
     if !node.sizes.is_listed() {
-        return cards.count(node.card_memory);
+        let gpus = cards.count(node.card_memory);
+        return (gpus, gpus + as_resized.burst(node.card_memory));
     }
     let on_one = TaskGpuRequest::Shared {
         share: *share,
         devices: 1,
     };
     let shared = state_of_task.cards.shared.iter();
-    shared.map(|&card| on_one.count(node.size(card))).sum()
+    shared.fold((0.0, 0.0), |(gpus, limits), &card| {
+        let size = node.size(card);
+        let on_card = on_one.count(size);
+        (gpus + on_card, limits + on_card + as_resized.burst_on(size))
+    })
 }

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use crate::amounts::{ResourceAmounts, ResourceKind, UNLIMITED, exceeds};
 
+/// What a sum of limits may exceed its bound by: rounding, and less than the smallest share of the largest card.
+const ROUNDING: f64 = 1e-5;
+
 /// One resource of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ResourceShare {
@@ -67,6 +70,10 @@ pub struct QueueShare {
     pub created: Duration,
     /// CPU, memory and GPUs, in the order of [`ResourceKind::ALL`].
     pub shares: [ResourceShare; 3],
+    /// What the limits of its pods on cards may add up to, in cards, if that is bounded.
+    pub burst_limit: Option<f64>,
+    /// How many cards its pods may use above those that they hold. It is only counted if a queue has a burst limit.
+    pub burst: f64,
 }
 
 impl QueueShare {
@@ -149,6 +156,19 @@ impl QueueShare {
             let share = self.of(resource);
             exceeds(share.non_preemptible + more[resource], share.deserved)
         })
+    }
+
+    /// What the limits of its pods on cards add up to, in cards. It is only right if a queue has a burst limit.
+    #[must_use]
+    pub fn limits(&self) -> f64 {
+        self.of(ResourceKind::Gpu).allocated + self.burst
+    }
+
+    /// Whether pods with these limits would lift it above its burst limit.
+    #[must_use]
+    pub fn exceeds_burst_limit(&self, more: f64) -> bool {
+        let bound = self.burst_limit.filter(|_| more > 0.0);
+        bound.is_some_and(|bound| self.limits() + more > bound + ROUNDING)
     }
 
     /// The largest part, over the resources, of what it may hold that it would hold with `more`.

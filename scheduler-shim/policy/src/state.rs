@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use crate::amounts::{ResourceAmounts, ResourceKind};
-use crate::charges::charge_at;
+use crate::charges::{burst_at, charge_at};
 use crate::cluster::TaskStatus;
 use crate::gang::TaskStatusLookup;
 use crate::inter_pod_affinity::AffinityCounts;
@@ -137,6 +137,13 @@ impl SessionState {
     pub(crate) fn gpus_of(&self, facts: &ClusterSnapshot<'_>, task: usize) -> f64 {
         let charge = self.charge(facts, task);
         charge.map_or(0.0, |charge| charge[ResourceKind::Gpu])
+    }
+
+    /// How many cards a task may use above its charge where it is.
+    pub(crate) fn burst_of(&self, facts: &ClusterSnapshot<'_>, task: usize) -> f64 {
+        let state = &self.tasks[task];
+        let node = state.node.map(|node| self.node(node));
+        node.map_or(0.0, |node| burst_at(facts, node, task, &state.cards))
     }
 
     /// Gives a task a new state.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::amounts::{ResourceAmounts, ResourceKind};
+use crate::amounts::{ResourceAmounts, ResourceKind, rounded};
 use crate::cluster::Queue;
 use crate::divide::{DivisionSettings, divide};
 use crate::share::{QueueShare, ResourceShare};
@@ -16,6 +16,7 @@ pub struct QueueTree {
     queues: Vec<QueueShare>,
     children: Vec<Vec<usize>>,
     top: Vec<usize>,
+    has_burst_limits: bool,
 }
 
 impl QueueTree {
@@ -41,6 +42,8 @@ impl QueueTree {
                     of(queue.memory, memory),
                     of(queue.gpu, gpu),
                 ],
+                burst_limit: queue.burst_limit,
+                burst: 0.0,
             };
             (share, queue.parent.clone())
         }))
@@ -71,6 +74,7 @@ impl QueueTree {
             queues: Vec::new(),
             children: vec![Vec::new(); connected_names.len()],
             top: Vec::new(),
+            has_burst_limits: named.values().any(|(share, _)| share.burst_limit.is_some()),
         };
         for (index, name) in connected_names.iter().enumerate() {
             let (share, parent) = &named[*name];
@@ -103,6 +107,12 @@ impl QueueTree {
     #[must_use]
     pub fn get(&self, queue: usize) -> &QueueShare {
         &self.queues[queue]
+    }
+
+    /// Whether the limits of pods count in any queue.
+    #[must_use]
+    pub fn has_burst_limits(&self) -> bool {
+        self.has_burst_limits
     }
 
     /// The queues without a parent.
@@ -163,6 +173,16 @@ impl QueueTree {
                     share.non_preemptible = fixed[resource];
                 }
             }
+            at = queue.parent;
+        }
+    }
+
+    /// Adds what pods may use of cards above what they hold to a queue and all above it; a negative number removes it.
+    pub fn charge_burst(&mut self, queue: usize, cards: f64) {
+        let mut at = Some(queue).filter(|_| cards != 0.0);
+        while let Some(queue) = at {
+            let queue = &mut self.queues[queue];
+            queue.burst = rounded(queue.burst + cards);
             at = queue.parent;
         }
     }

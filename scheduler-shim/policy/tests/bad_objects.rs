@@ -26,6 +26,7 @@ fn queue(name: &str, parent: Option<&str>) -> Queue {
         usage: [0.0; 3],
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
+        burst_limit: None,
     }
 }
 

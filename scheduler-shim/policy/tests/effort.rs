@@ -30,6 +30,7 @@ fn queue(name: &str, deserved: f64) -> Queue {
         usage: [0.0; 3],
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
+        burst_limit: None,
     }
 }
 

@@ -77,6 +77,7 @@ fn placement(
             usage: [0.0; 3],
             preempt_min_runtime: None,
             reclaim_min_runtime: None,
+            burst_limit: None,
         }],
         jobs: there.into_iter().map(Arc::new).collect(),
         ..Cluster::default()

@@ -31,6 +31,7 @@ fn queue(name: &str, weight: f64, used: [f64; 3]) -> Queue {
         usage: used,
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
+        burst_limit: None,
     }
 }
 

@@ -71,6 +71,7 @@ fn cluster(deserved: f64, limit: f64) -> Cluster {
         usage: [0.0; 3],
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
+        burst_limit: None,
     };
     let quota = |deserved, limit| Quota {
         deserved,
@@ -100,7 +101,7 @@ fn cluster(deserved: f64, limit: f64) -> Cluster {
 }
 
 fn shortfall(cluster: &Cluster, task: &str, cards: &TaskGpuRequest) -> Option<QueueShortfall> {
-    Session::open(Duration::ZERO, cluster).resize_shortfall(task, cards)
+    Session::open(Duration::ZERO, cluster).resize_shortfall(task, cards, None)
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn a_pod_grows_up_to_the_limit_of_its_queue() {
     );
     assert!((found.queue.of(found.resource).allocated - 0.8).abs() < 1e-9);
     assert!(
-        (found.more[found.resource] - 0.21).abs() < 1e-9,
+        (found.more.amounts[found.resource] - 0.21).abs() < 1e-9,
         "{found:?}"
     );
     // A MiB of the small card is a larger part of a GPU.

@@ -80,6 +80,7 @@ fn cluster(cards: usize, running: &Running, wanted: u64) -> Cluster {
             usage: [0.0; 3],
             preempt_min_runtime: None,
             reclaim_min_runtime: None,
+            burst_limit: None,
         }],
         jobs: victims
             .chain([job("wants".to_owned(), 75, wanted, None)])

@@ -19,6 +19,7 @@ use apportion_abi::{Bytes, OvercommitFactor};
 use apportion_model::cards;
 
 mod agent;
+mod burst_limits;
 mod calls;
 mod ends;
 mod invariants;

@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_abi::names::{ANNOTATION_GROUP, LABEL_NODE_POOL, RESOURCE_WHOLE};
+use apportion_abi::names::{
+    ANNOTATION_GROUP, LABEL_NODE_POOL, RESOURCE_QUEUE_LIMITS, RESOURCE_WHOLE,
+};
 use apportion_groups::ObjectView;
 use apportion_kubernetes::Quantity;
 use apportion_policy::amounts::{ResourceAmounts, ResourceKind, UNLIMITED};
@@ -93,8 +95,9 @@ pub(crate) fn tallies<'a>(decided: &DecidedCluster<'a>) -> ResourceTallies<'a> {
             let node = task.node.as_ref().and_then(|node| decided.node(node));
             let has = task.status.is_active_allocated() && node.is_some();
             let mut amounts = task.amounts(largest);
-            if let Some(cards) = decided.charged(task).filter(|_| has) {
-                amounts[ResourceKind::Gpu] = cards;
+            let charged = decided.charged(task).filter(|_| has);
+            if let Some(charged) = charged {
+                amounts[ResourceKind::Gpu] = charged.cards;
             }
             let wants = has || task.status == TaskStatus::Pending;
             if has {
@@ -109,6 +112,7 @@ pub(crate) fn tallies<'a>(decided: &DecidedCluster<'a>) -> ResourceTallies<'a> {
             if let Some(queue) = queue {
                 if has {
                     queues.charge(queue, amounts, job.is_preemptible);
+                    queues.charge_burst(queue, charged.unwrap_or_default().burst);
                 }
                 if wants {
                     queues.request(queue, amounts);
@@ -158,7 +162,7 @@ fn queue(
         None => (true, "Valid", String::new()),
     };
     let ignored = match snapshot.ignored.get(name) {
-        Some(why) => (true, "InvalidDuration", why.clone()),
+        Some(fields) => (true, fields.reason, fields.message.clone()),
         None => (false, "Valid", String::new()),
     };
     let over = match share.and_then(over_quota) {
@@ -168,6 +172,9 @@ fn queue(
     let mut status = share
         .map_or_else(ResourceTally::default, ResourceTally::of)
         .fields();
+    if let Some(share) = share.filter(|share| share.burst_limit.is_some()) {
+        status["allocated"][RESOURCE_QUEUE_LIMITS] = gpus(share.limits()).into();
+    }
     status["childQueues"] = children.into();
     let conditions = [
         ("Usable", &usable),
@@ -336,7 +343,12 @@ fn amounts(amounts: ResourceAmounts) -> Value {
     let bytes = Quantity::from_bytes(rounded_up(amounts[ResourceKind::Memory]));
     json!({"cpu": millis(amounts[ResourceKind::Cpu]),
         "memory": bytes.to_string(),
-        RESOURCE_WHOLE: millis(amounts[ResourceKind::Gpu] * 1000.0)})
+        RESOURCE_WHOLE: gpus(amounts[ResourceKind::Gpu])})
+}
+
+/// A number of GPUs as Kubernetes writes it.
+fn gpus(gpus: f64) -> String {
+    Quantity::from_millis(rounded_up(gpus * 1000.0)).to_string()
 }
 
 /// Whole units of an amount of the policy. Rounding errors of decimals (0.1 + 0.2) must not become a unit.

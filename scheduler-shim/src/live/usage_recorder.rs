@@ -160,6 +160,7 @@ mod tests {
                 usage: [0.0; 3],
                 preempt_min_runtime: None,
                 reclaim_min_runtime: None,
+                burst_limit: None,
             })
             .into()
     }

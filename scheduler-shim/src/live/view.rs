@@ -188,11 +188,22 @@ impl ClusterModel {
         else {
             return;
         };
-        let mut known = shares.iter().filter_map(|share| {
+        let known = shares.iter().filter_map(|share| {
             let card = agent.status.card(&share.card)?;
-            Some((card_assignment::bytes(&task.cards, card), share.bytes))
+            Some((share, card))
         });
-        if known.any(|(asked, has)| asked != has) {
+        let asked = |card| card_assignment::bytes(&task.cards, card);
+        let is_other = known.clone().any(|(has, card)| asked(card) != has.bytes);
+        // A new limit counts before it is written on the pod, and a lower one only afterwards.
+        let limit = task.limit;
+        let limit_on = |has: &CardShare, card| card_assignment::limit(limit, has.bytes, card);
+        if known
+            .clone()
+            .any(|(has, card)| has.limit > limit_on(has, card))
+        {
+            task.limit = cards::largest_limit(shares);
+        }
+        if is_other {
             task.cards = cards::request_of(shares);
         }
     }

@@ -64,6 +64,50 @@ fn requests_are_placed_and_limits_are_not_where_pods_may_burst() {
 }
 
 #[test]
+fn the_limits_of_a_queues_pods_add_up_to_its_burst_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bounded.yaml");
+    let with = |limit: &str, options: &[&str]| {
+        let name = "metadata: {name: test";
+        let annotation = format!("apportion.dev/gpu-burst-limit: \"{limit}\"");
+        let bounded = format!("{name}, annotations: {{{annotation}}}");
+        let text = std::fs::read_to_string(file("elastic.yaml")).unwrap();
+        std::fs::write(&path, text.replacen(name, &bounded, 1)).unwrap();
+        let options = [&["--request-below-limit", "burst"], options].concat();
+        let output = run(std::slice::from_ref(&path), &options);
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr))
+    };
+    // Each limit is three quarters of the card.
+    let (decisions, warnings) = with("2.5", &[]);
+    assert_eq!(decisions.matches("bind ").count(), 3, "{decisions}");
+    let why = "waits because test queue has reached its burst limit of 2.5 GPUs. Currently the limits of its pods add up to 2.25 GPUs and workload requested 0.75 GPUs more. Lower the limits of pods, or raise apportion.dev/gpu-burst-limit of the queue";
+    assert_eq!(decisions.matches(why).count(), 2, "{decisions}");
+    assert!(!warnings.contains("burst"), "{warnings}");
+    let (report, _) = with("2.5", &["--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let queues = report["queues"].as_array().unwrap();
+    let gpus = |name: &str| {
+        let queue = queues.iter().find(|queue| queue["queue"] == name).unwrap();
+        let gpus = &queue["resources"][0];
+        (
+            gpus["burst_limit"].as_f64(),
+            gpus["allocated_limits"].as_f64(),
+        )
+    };
+    assert_eq!(gpus("test"), (Some(2.5), Some(2.25)));
+    assert_eq!(gpus("default"), (None, None));
+    for (limit, bound) in [("3.75", 5), ("-1", 5), ("0", 0)] {
+        let (decisions, _) = with(limit, &[]);
+        assert_eq!(decisions.matches("bind ").count(), bound, "{decisions}");
+    }
+    let (decisions, warnings) = with("much", &[]);
+    assert_eq!(decisions.matches("bind ").count(), 5, "{decisions}");
+    let ignored = "Queue test: its apportion.dev/gpu-burst-limit \"much\" is not a number of GPUs: 0 or more, such as 4 or 2.5, or -1 for unlimited; it is ignored";
+    assert!(warnings.contains(ignored), "{warnings}");
+}
+
+#[test]
 fn a_queue_that_used_everything_goes_after_one_that_used_nothing() {
     let (decisions, warnings) = simulate(&["over-time.yaml"], &[]);
     let bound: Vec<&str> = (decisions.lines())

@@ -167,3 +167,61 @@ fn no_resize_goes_beyond_the_limit_of_a_queue() {
         .kubectl(&["delete", "pod", "two", "--force", "--grace-period=0"]);
     cluster.has("one", 5000, "gpu-fraction=0.5");
 }
+
+#[test]
+fn limits_add_up_to_the_burst_limit_of_a_queue_and_no_more() {
+    let cluster = Cluster::with_cards(2);
+    let bounded = |limit: &str| {
+        let mut queue = queue("team", -1);
+        queue["metadata"]["annotations"] = json!({"apportion.dev/gpu-burst-limit": limit});
+        cluster.plane.apply(&[queue]);
+    };
+    let in_team = |name| {
+        let shares = json!({"gpu-memory": "2000", "gpu-memory.limit": "7500Mi"});
+        let mut pod = elastic(name, &shares);
+        pod["metadata"]["labels"]["kai.scheduler/queue"] = "team".into();
+        pod
+    };
+    let limits = |sum: &str| {
+        cluster.eventually(&format!("the limits of the queue are {sum}"), |_| {
+            let queues = cluster.plane.all("queues.scheduling.run.ai");
+            let team = queues.iter().find(|it| it["metadata"]["name"] == "team")?;
+            (team["status"]["allocated"]["limits.nvidia.com/gpu"] == sum).then_some(())
+        });
+    };
+    bounded("1.5");
+    cluster.plane.apply(&[in_team("one"), in_team("two")]);
+    cluster.bound(2);
+    limits("1500m");
+    // The third would fit on both GPUs.
+    cluster.plane.apply(&[in_team("three")]);
+    let reached = "team queue has reached its burst limit of 1.5 GPUs. Currently the limits of its pods add up to 1.5 GPUs and workload requested";
+    let said = cluster.eventually("it is explained", |_| {
+        let said = cluster.ask(&["explain", "three", "--address", &cluster.address()]);
+        said.contains("waits because").then_some(said)
+    });
+    assert!(
+        said.contains(&format!("waits because {reached} 0.75 GPUs more")),
+        "{said}"
+    );
+    let numbers = "burst limit 1.5 GPUs, limits of pods 1.5 GPUs";
+    assert!(said.contains(numbers), "{said}");
+    assert!(
+        said.contains("would start if the burst limit of queue team is raised"),
+        "{said}"
+    );
+    cluster.ask_for("one", "gpu-memory.limit=8500Mi");
+    let note = cluster.told("one", "ResizeDeferred");
+    let size = "gpu-memory=2000,gpu-memory.limit=8500Mi";
+    assert!(
+        note.starts_with(&format!("{size}: {reached} 0.1 GPUs more")),
+        "{note}"
+    );
+    cluster.has("one", 2000, "gpu-memory=2000,gpu-memory.limit=7500Mi");
+    // With room for the resize only, the resize goes first, and the pod goes on waiting.
+    bounded("1.6");
+    cluster.has("one", 2000, size);
+    limits("1600m");
+    bounded("-1");
+    cluster.bound(3);
+}

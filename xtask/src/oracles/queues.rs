@@ -41,6 +41,8 @@ pub(super) fn queue(value: &Value) -> QueueShare {
         priority: number(&value["priority"]) as i32,
         created: Duration::from_secs(number(&value["created_order"]) as u64),
         shares: [share("cpu"), share("memory"), share("gpu")],
+        burst_limit: None,
+        burst: 0.0,
     }
 }
 

@@ -248,6 +248,8 @@ fn queue(queue: &format::ScenarioQueue) -> Queue {
         usage: [0.0; 3],
         preempt_min_runtime: queue.preempt_min_runtime_s.map(seconds),
         reclaim_min_runtime: queue.reclaim_min_runtime_s.map(seconds),
+        // KAI's cases know no limits above requests.
+        burst_limit: None,
     }
 }
 

@@ -32,6 +32,7 @@ pub(super) fn ignore(cluster: &mut Cluster) {
         usage: [0.0; 3],
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
+        burst_limit: None,
     });
 }
 
@@ -55,6 +56,7 @@ mod tests {
             usage: [0.0; 3],
             preempt_min_runtime: None,
             reclaim_min_runtime: None,
+            burst_limit: None,
         };
         let mut cluster = Cluster {
             queues: vec![

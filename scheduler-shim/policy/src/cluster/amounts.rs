@@ -30,18 +30,20 @@ impl TaskGpuRequest {
         match self {
             Self::None => 0.0,
             Self::Whole(count) => *count as f64,
-            Self::Shared { share, devices } => {
-                let part = match share {
-                    Share::Whole => 1.0,
-                    Share::Fraction(fraction) => f64::from(fraction.parts_per_billion()) / 1e9,
-                    Share::Memory(bytes) => bytes.0 as f64 / card.0.max(1) as f64,
-                };
-                part * f64::from(*devices)
-            }
+            Self::Shared { share, devices } => part_of(*share, card) * f64::from(*devices),
             Self::Partitions(partitions) => (partitions.iter())
                 .map(|(profile, count)| parts_of(profile) * *count as f64)
                 .sum(),
         }
+    }
+}
+
+/// A share of a card of this size, as a part of the card.
+fn part_of(share: Share, card: Bytes) -> f64 {
+    match share {
+        Share::Whole => 1.0,
+        Share::Fraction(fraction) => f64::from(fraction.parts_per_billion()) / 1e9,
+        Share::Memory(bytes) => bytes.0 as f64 / card.0.max(1) as f64,
     }
 }
 
@@ -68,6 +70,30 @@ impl Task {
     pub fn ceiling(&self, card: Bytes, bytes: Bytes) -> Bytes {
         let own = || self.limit_above(card, bytes).unwrap_or(bytes);
         self.foreign_limits.unwrap_or_else(own)
+    }
+
+    /// By how much its limit exceeds its share on each card of this size, as a part of the card.
+    pub(crate) fn burst_on(&self, card: Bytes) -> f64 {
+        match (&self.cards, self.limit) {
+            (TaskGpuRequest::Shared { share, .. }, Some(limit)) => {
+                let limit = part_of(limit, card).min(1.0);
+                (limit - part_of(*share, card)).max(0.0)
+            }
+            (_, None)
+            | (
+                TaskGpuRequest::None | TaskGpuRequest::Whole(_) | TaskGpuRequest::Partitions(_),
+                Some(_),
+            ) => 0.0,
+        }
+    }
+
+    /// How many cards it may use above those that it is charged for, if a card has this memory.
+    #[must_use]
+    pub fn burst(&self, card: Bytes) -> f64 {
+        match self.cards {
+            TaskGpuRequest::Shared { devices, .. } => self.burst_on(card) * f64::from(devices),
+            TaskGpuRequest::None | TaskGpuRequest::Whole(_) | TaskGpuRequest::Partitions(_) => 0.0,
+        }
     }
 
     /// What it is charged on cards with this memory.

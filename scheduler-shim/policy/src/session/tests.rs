@@ -178,6 +178,7 @@ fn queue() -> Queue {
         usage: [0.0; 3],
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
+        burst_limit: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::amounts::ResourceAmounts;
-use crate::charges::charge_at;
+use crate::charges::{burst_at, charge_at};
 use crate::cluster::{Node, TaskStatus, parts_of};
 use crate::inter_pod_affinity::AffinityCounts;
 use crate::node_resources::{CardKey, CardSizes, HoldState, NodeResources, NodeState};
@@ -138,6 +138,11 @@ impl SessionTotals {
                 ResourceAmounts::default().minus(charge)
             };
             self.queues.charge(queue, charge, job.job.is_preemptible);
+            if self.queues.has_burst_limits() {
+                let burst = burst_at(facts, node_state, task, &state.cards);
+                let burst = if count > 0 { burst } else { -burst };
+                self.queues.charge_burst(queue, burst);
+            }
         }
     }
 }

@@ -32,6 +32,7 @@ pub(crate) fn queue(name: &str, parent: Option<&str>, gpu: Quota, priority: i32)
         usage: [0.0; 3],
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
+        burst_limit: None,
     }
 }
 

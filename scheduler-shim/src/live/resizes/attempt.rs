@@ -155,9 +155,12 @@ impl ResizeRound<'_> {
         for (_, wants) in has.filter(|(has, wants)| wants.bytes > has.bytes) {
             self.has_room(&there, wants)?;
         }
-        if grows {
-            self.is_within_queues(&known.pod, &desired.cards)?;
-            self.count(&known.pod, &size.shares);
+        let mut pairs = there.held.shares.iter().zip(&size.shares);
+        let raises = self.bounds_bursts() && pairs.any(|(has, wants)| wants.limit > has.limit);
+        if grows || raises {
+            let counted = cards::larger(size.shares.clone(), &there.held.shares);
+            self.is_within_queues(&known.pod, &desired)?;
+            self.count(&known.pod, &counted);
         }
         Ok(Some(ResizeStep::Ask { id, asked, size }))
     }
@@ -294,8 +297,14 @@ impl ResizeRound<'_> {
         }
     }
 
+    /// Whether the limits of pods count in any queue.
+    fn bounds_bursts(&self) -> bool {
+        let mut queues = self.cluster.queues.iter();
+        queues.any(|queue| queue.burst_limit.is_some())
+    }
+
     /// Whether the pod's queue and those above have room for the new size.
-    fn is_within_queues(&self, pod: &PodRef, cards: &TaskGpuRequest) -> Result<(), ResizeRefusal> {
+    fn is_within_queues(&self, pod: &PodRef, desired: &DesiredSize) -> Result<(), ResizeRefusal> {
         if !self.cluster.settings.has_quotas {
             return Ok(());
         }
@@ -317,19 +326,20 @@ impl ResizeRound<'_> {
             return Err(ResizeRefusal::deferred(why));
         }
         let session = Session::open(self.now, self.cluster);
-        match session.resize_shortfall(&name, cards) {
+        match session.resize_shortfall(&name, &desired.cards, desired.limit) {
             Some(shortfall) => Err(ResizeRefusal::deferred(formatting::queue(&shortfall))),
             None => Ok(()),
         }
     }
 
-    /// Counts the new size of a pod, which is not smaller than the one it has.
+    /// Counts a pod with the larger of its new size and the one it has.
     fn count(&mut self, pod: &PodRef, shares: &[CardShare]) {
         let name = pod.full();
         for job in &mut self.cluster.jobs {
             if let Some(number) = job.tasks.iter().position(|task| task.name == name) {
                 let task = &mut Arc::make_mut(job).tasks[number];
                 task.cards = cards::request_of(shares);
+                task.limit = cards::largest_limit(shares).or(task.limit);
             }
         }
         self.asked.insert(pod.uid.clone(), shares.to_vec());
