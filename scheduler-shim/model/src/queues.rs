@@ -55,8 +55,7 @@ pub(crate) fn queues(
         match queue(object, now) {
             Ok((queue, ignored)) => {
                 let name = queue.name.clone();
-                let fields = ignored_fields(&ignored);
-                queues.ignored.extend(fields.map(|fields| (name, fields)));
+                queues.ignored.extend(ignored.map(|fields| (name, fields)));
                 queues.usable.insert(queue.name.clone(), queue);
             }
             Err(why) => {
@@ -133,10 +132,7 @@ impl ParsedQueues {
 }
 
 /// A queue, and why some of its fields are ignored.
-fn queue(
-    object: ObjectView<'_>,
-    now: Duration,
-) -> Result<(Queue, Vec<(&'static str, String)>), String> {
+fn queue(object: ObjectView<'_>, now: Duration) -> Result<(Queue, Option<IgnoredFields>), String> {
     let spec = &object.json()["spec"];
     let resources = &spec["resources"];
     if !resources.is_object() {
@@ -196,7 +192,7 @@ fn queue(
         reclaim_min_runtime,
         burst_limit,
     };
-    Ok((queue, ignored))
+    Ok((queue, ignored_fields(&ignored)))
 }
 
 fn quota(resources: &Value, resource: &str, unit: f64) -> Result<Quota, String> {
