@@ -7,7 +7,6 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use apportion_abi::BurstWeight;
 use apportion_exit::CommandFailure;
 use apportion_proto::v1::{
     AllocateReply, AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest,
@@ -150,23 +149,16 @@ impl ConnectedAgent {
             .map_err(refused("watch its GPUs"))
     }
 
-    /// Reserves `shares` under `name`. The key makes a repeated call harmless. `may_wait` says that the agent may first
+    /// Reserves what the request says. Its key makes a repeated call harmless. `may_wait` says that the agent may first
     /// suspend programs that use more than their guarantee.
     pub(crate) async fn allocate(
         &mut self,
-        idempotency_key: String,
-        name: String,
-        shares: Vec<Share>,
-        weight: BurstWeight,
+        request: AllocateRequest,
         may_wait: bool,
     ) -> Result<AllocateReply, CommandFailure> {
         let request = AllocateRequest {
-            idempotency_key,
-            name,
-            shares,
             ttl_ms: RESERVATION_MS,
-            burst_weight_thousandths: Some(weight.thousandths()),
-            burst_priority: None,
+            ..request
         };
         let deadline = match may_wait {
             true => self.deadline.of_guarantee_call(),

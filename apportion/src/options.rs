@@ -115,6 +115,10 @@ pub(crate) struct RunOptions {
     /// (what it could have now) [default: reachable].
     #[arg(long, value_name = "SIZE", value_parser = [paths::INFO_GUARANTEED, paths::INFO_REACHABLE])]
     pub(crate) gpu_memory_info: Option<String>,
+    /// Put the command to sleep when it has made no CUDA call for this time (10m, 1h): others can have its GPU memory until
+    /// its next call wakes it. At least 10s, unless the agent allows less.
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
+    pub(crate) suspend_when_idle: Option<String>,
     /// Number of GPUs.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) gpus: Option<String>,

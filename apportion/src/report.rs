@@ -54,6 +54,12 @@ struct ReportedAllocation {
     called_in: bool,
     burst_weight: f64,
     burst_priority: i32,
+    /// Whether the agent has suspended it because it was idle, and wakes it when it is called.
+    idle: bool,
+    /// Whether it was called and waits for its memory.
+    waits_to_wake: bool,
+    /// After how long without a CUDA call it is suspended; 0 for never.
+    suspend_when_idle_ms: u64,
     holder: Option<ReportedHolder>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
@@ -176,6 +182,9 @@ impl From<v1::Allocation> for ReportedAllocation {
             called_in: allocation.called_in,
             burst_weight: cards::weight(&allocation),
             burst_priority: allocation.burst_priority(),
+            idle: allocation.idle,
+            waits_to_wake: allocation.waits_to_wake,
+            suspend_when_idle_ms: allocation.suspend_when_idle_ms,
             suspension: lower(allocation.suspension().as_str_name(), "SUSPENSION_STATE_"),
             enforcement: lower(allocation.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
             holder: holder.map(|kind| match kind {

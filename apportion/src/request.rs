@@ -1,6 +1,8 @@
 //! Parses the requests of `run` and `resize`. All mistakes are reported together.
 
-use apportion_abi::units::parse_memory;
+use std::time::Duration;
+
+use apportion_abi::units::{parse_memory, parse_time};
 use apportion_abi::{BurstWeight, Bytes, CardUuid, GpuRequest, RequestError, Share, whole_units};
 use apportion_exit::CommandFailure;
 
@@ -22,6 +24,8 @@ pub(crate) struct RunRequest {
     pub(crate) cards: Vec<CardUuid>,
     /// The name for the allocation.
     pub(crate) name: Option<String>,
+    /// After how long without a CUDA call it is put to sleep, if ever.
+    pub(crate) suspend_when_idle: Option<Duration>,
 }
 
 impl RunRequest {
@@ -50,6 +54,7 @@ impl RunRequest {
                 "--name {name:?} must be 1 to {NAME_LENGTH} letters, digits, '.', '_', '-' or '/'"
             ));
         }
+        let suspend_when_idle = idle_time(run.suspend_when_idle.as_deref(), &mut mistakes);
         match request {
             Some(request) if mistakes.is_empty() => Ok(Self {
                 request,
@@ -57,6 +62,7 @@ impl RunRequest {
                 weight,
                 cards,
                 name: run.name.clone(),
+                suspend_when_idle,
             }),
             _ => Err(CommandFailure::usage(mistakes.join("; "))),
         }
@@ -85,6 +91,19 @@ fn limit(
         ),
     }
     Some(limit)
+}
+
+/// Parses the time after which an idle program is put to sleep.
+fn idle_time(text: Option<&str>, mistakes: &mut Vec<String>) -> Option<Duration> {
+    const LONGEST: Duration = Duration::from_secs(86_400);
+    let text = text?;
+    let time = parse_time(text).filter(|time| !time.is_zero() && *time <= LONGEST);
+    if time.is_none() {
+        mistakes.push(format!(
+            "--suspend-when-idle {text:?} must be a time of at most 24h, such as 30s, 10m or 1h"
+        ));
+    }
+    time
 }
 
 /// Parses the weight. Without a limit there is nothing that it could say.

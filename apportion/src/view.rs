@@ -212,6 +212,10 @@ fn state(share: &AllocationRow<'_>) -> String {
     match suspension {
         SuspensionState::Unspecified | SuspensionState::Running => {}
         SuspensionState::Suspended if share.allocation.called_in => return "called-in".to_owned(),
+        SuspensionState::Suspended if share.allocation.waits_to_wake => {
+            return "waiting".to_owned();
+        }
+        SuspensionState::Suspended if share.allocation.idle => return "idle".to_owned(),
         SuspensionState::Suspending | SuspensionState::Suspended | SuspensionState::Resuming => {
             return lower(suspension.as_str_name(), "SUSPENSION_STATE_");
         }

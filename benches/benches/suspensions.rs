@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_tests::{CommandOutput, TestHost};
+use apportion_tests::{CommandOutput, PATIENCE, TestHost, VictimProcess, eventually};
 
 mod shares;
 
@@ -22,6 +22,15 @@ const SIZES: [&str; 2] = ["--gpu-memory", "6000"];
 const HELD: usize = 1024;
 /// How often each share sleeps and wakes.
 const TURNS: usize = 7;
+/// The budgets for a call that wakes an idle share, without copying: one process, and 64 of them.
+const WAKES: [(usize, Duration); 2] = [
+    (1, Duration::from_millis(100)),
+    (64, Duration::from_millis(1000)),
+];
+/// How often a call wakes a share.
+const CALLS: usize = 5;
+/// After how long a share is idle.
+const IDLE: Duration = Duration::from_secs(1);
 
 fn timed(host: &TestHost, command: &str, name: &str) -> Duration {
     let begun = Instant::now();
@@ -44,9 +53,58 @@ fn medians(host: &TestHost, name: &str) -> [Duration; 2] {
     })
 }
 
+/// The median time of a call that wakes an idle share.
+fn wake(host: &TestHost, name: &str, program: &mut VictimProcess) -> Duration {
+    let mut times: Vec<_> = (0..CALLS)
+        .map(|_| {
+            eventually(PATIENCE, "the share is idle and sleeps", || {
+                let top = host.top();
+                let mut all = top["allocations"].as_array().into_iter().flatten();
+                let own = all.find(|allocation| allocation["name"] == name);
+                own.is_some_and(|own| own["suspension"] == "suspended")
+            });
+            // One that is woken sooner waits longer the next time.
+            std::thread::sleep(IDLE);
+            let begun = Instant::now();
+            program.step("sync").ok();
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[CALLS / 2]
+}
+
+/// Measures calls that wake an idle share.
+fn wakes(host: &TestHost) {
+    for (processes, budget) in WAKES {
+        let [full, bare] = [HELD, 0].map(|mib| {
+            let name = format!("idle-{processes}-{mib}");
+            let options = [&SIZES[..], &["--suspend-when-idle", "1s"]].concat();
+            let each = (mib / processes).max(2);
+            let mut program = share(host, &name, &options, processes, each);
+            let median = wake(host, &name, &mut program);
+            program.step("reap").ok();
+            assert!(program.end().success());
+            median
+        });
+        let verdict = if bare <= budget { "kept" } else { "missed" };
+        println!(
+            "wake by a call, {processes} processes with {HELD} MiB: {full:?}; without: {bare:?}, budget {budget:?}: {verdict}"
+        );
+    }
+}
+
 fn main() {
     let host = host();
-    let _agent = host.agent(&["--tick", "50", "--context-reserve", "20"]);
+    let _agent = host.agent(&[
+        "--tick",
+        "50",
+        "--context-reserve",
+        "20",
+        "--suspend-when-idle-min",
+        "1s",
+    ]);
+    wakes(&host);
     for (processes, budget) in BUDGETS {
         let [full, bare] = [HELD, 0].map(|mib| {
             let name = format!("share-{processes}-{mib}");

@@ -15,6 +15,7 @@ use apportion_gate::ContextReserve;
 use crate::{elf, errno, spin_lock::SpinLock};
 
 mod burst;
+mod calls;
 mod dead_processes;
 pub(crate) mod descriptor_keys;
 mod elastic;
@@ -26,6 +27,7 @@ mod peers;
 mod shared;
 mod suspension;
 mod throttle;
+mod wake;
 
 use burst::BurstRequests;
 use liveness::LivenessLock;
@@ -51,6 +53,8 @@ pub(crate) struct MappedAccount {
     usage: UsageMap,
     /// How to ask for more, if the share is elastic.
     burst: Option<BurstRequests>,
+    /// Where the agent hears that a call wakes the share, if the share sleeps when it is idle.
+    fifo: Option<PathBuffer>,
     /// The path of the usage file.
     path: PathBuffer,
     slot: SpinLock<OwnProcessRecord>,
@@ -157,6 +161,7 @@ impl MappedAccount {
             return Err(AccountOpenError::NotAnAccount);
         }
         let burst = BurstRequests::open(folder, &limits)?;
+        let fifo = wake::fifo(folder, &limits);
         let slot = SpinLock::new(OwnProcessRecord {
             owner: None,
             lifeline: None,
@@ -166,6 +171,7 @@ impl MappedAccount {
             limits,
             usage,
             burst,
+            fifo,
             path,
             slot,
             scans: ScanThrottle::of(SCAN),

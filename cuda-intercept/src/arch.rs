@@ -22,11 +22,11 @@ mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::{
-    ELF_MACHINE, LOADER, jump_to_called, jump_to_dlmopen, jump_to_dlopen, jump_to_dlsym,
-    register_after,
+    ELF_MACHINE, LOADER, STUBS, jump_to_called, jump_to_dlmopen, jump_to_dlopen, jump_to_dlsym,
+    register_after, stub,
 };
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{
-    ELF_MACHINE, LOADER, jump_to_called, jump_to_dlmopen, jump_to_dlopen, jump_to_dlsym,
-    register_after,
+    ELF_MACHINE, LOADER, STUBS, jump_to_called, jump_to_dlmopen, jump_to_dlopen, jump_to_dlsym,
+    register_after, stub,
 };

@@ -17,7 +17,7 @@ use core::ops::ControlFlow;
 
 use crate::arch::jump_to_dlsym;
 use crate::table::{DriverLibrary, HookedFunction, ROWS};
-use crate::{driver, elf, process, table};
+use crate::{calls, driver, elf, process, table};
 
 mod loader;
 mod open;
@@ -145,8 +145,14 @@ unsafe fn way(
     };
     let Some((place, row)) = row_of(name) else {
         return match handle {
-            libc::RTLD_NEXT | libc::RTLD_DEFAULT => forward,
-            handle => answer(in_the_one_driver(library, name, ask(handle), caller)),
+            libc::RTLD_NEXT | libc::RTLD_DEFAULT if !calls::is_watched() => forward,
+            // Where the real function would search from the caller, or from its library, this may find nothing.
+            libc::RTLD_NEXT => next_after(caller, name).map_or(forward, seen),
+            libc::RTLD_DEFAULT => match ask(handle) {
+                0 => forward,
+                found => seen(found),
+            },
+            handle => seen(in_the_one_driver(library, name, ask(handle), caller)),
         };
     };
     let substitute =
@@ -171,6 +177,11 @@ unsafe fn way(
         }
     }
     answer(substitute(found))
+}
+
+/// The answer for a function without a hook.
+fn seen(found: usize) -> DlsymOutcome {
+    answer(calls::seen(found))
 }
 
 /// The hook, if `found` is the driver's function of that row; else `found`.

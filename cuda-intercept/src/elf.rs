@@ -18,6 +18,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 
+const DT_NEEDED: i64 = 1;
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
@@ -56,6 +57,7 @@ pub(crate) struct LoadedObject {
     base: usize,
     span: Range<usize>,
     name: *const c_char,
+    dynamic: *const ElfDyn,
     strings: usize,
     symbols: usize,
     soname: Option<usize>,
@@ -95,6 +97,23 @@ pub(crate) fn for_each<B>(mut visit: impl FnMut(&LoadedObject) -> ControlFlow<B>
     walk.found
 }
 
+/// Hands out the tag and the value of each entry.
+///
+/// # Safety
+/// `entry` must point to the dynamic section of a loaded object.
+unsafe fn each_entry(mut entry: *const ElfDyn, mut visit: impl FnMut(i64, usize)) {
+    loop {
+        // SAFETY: the section goes on until the entry with tag zero.
+        let ElfDyn { tag, value } = unsafe { entry.read() };
+        if tag == 0 {
+            return;
+        }
+        visit(tag, value as usize);
+        // SAFETY: the entry was not the last.
+        entry = unsafe { entry.add(1) };
+    }
+}
+
 /// The address range of this object; zeroes until the first lookup.
 /// Written by: the first lookup, always with the same values. Read by: every lookup. Release/Acquire.
 static OURS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -128,13 +147,13 @@ impl LoadedObject {
                 end: 0,
             },
             name: info.dlpi_name,
+            dynamic: ptr::null(),
             strings: 0,
             symbols: 0,
             soname: None,
             gnu_hash: 0,
             hash: 0,
         };
-        let mut dynamic = ptr::null();
         for place in 0..usize::from(info.dlpi_phnum) {
             let header: *const Elf64_Phdr = info.dlpi_phdr.wrapping_add(place);
             // SAFETY: the table has `dlpi_phnum` entries.
@@ -146,37 +165,40 @@ impl LoadedObject {
                     let end = start.saturating_add(header.p_memsz as usize);
                     object.span.end = object.span.end.max(end);
                 }
-                libc::PT_DYNAMIC => dynamic = start as *const ElfDyn,
+                libc::PT_DYNAMIC => object.dynamic = start as *const ElfDyn,
                 _ => {}
             }
         }
-        if dynamic.is_null() {
+        if object.dynamic.is_null() {
             return None;
         }
+        let entries = object.dynamic;
+        let read = |tag, value| match tag {
+            DT_STRTAB => object.strings = object.absolute(value),
+            DT_SYMTAB => object.symbols = object.absolute(value),
+            DT_GNU_HASH => object.gnu_hash = object.absolute(value),
+            DT_HASH => object.hash = object.absolute(value),
+            DT_SONAME => object.soname = Some(value),
+            _ => {}
+        };
         // SAFETY: a loaded object's dynamic section is mapped and ends with a zero tag.
-        unsafe { object.read_dynamic(dynamic) };
+        unsafe { each_entry(entries, read) };
         (object.strings != 0 && object.symbols != 0).then_some(object)
     }
 
-    /// # Safety
-    /// `entry` must point to the dynamic section of this object.
-    unsafe fn read_dynamic(&mut self, mut entry: *const ElfDyn) {
-        loop {
-            // SAFETY: the section goes on until the entry with tag zero.
-            let ElfDyn { tag, value } = unsafe { entry.read() };
-            let value = value as usize;
-            match tag {
-                0 => return,
-                DT_STRTAB => self.strings = self.absolute(value),
-                DT_SYMTAB => self.symbols = self.absolute(value),
-                DT_GNU_HASH => self.gnu_hash = self.absolute(value),
-                DT_HASH => self.hash = self.absolute(value),
-                DT_SONAME => self.soname = Some(value),
-                _ => {}
+    /// Whether the object names this library as one that it needs.
+    pub(crate) fn needs(&self, library: &CStr) -> bool {
+        let mut does = false;
+        let look = |tag, value| {
+            if tag == DT_NEEDED {
+                let name = self.strings.wrapping_add(value) as *const c_char;
+                // SAFETY: the name is a string in the object's string table.
+                does |= unsafe { CStr::from_ptr(name) } == library;
             }
-            // SAFETY: the entry was not the last.
-            entry = unsafe { entry.add(1) };
-        }
+        };
+        // SAFETY: the section is that of a loaded object.
+        unsafe { each_entry(self.dynamic, look) };
+        does
     }
 
     /// glibc writes absolute addresses into the dynamic section when it loads an object. musl and the vDSO leave the

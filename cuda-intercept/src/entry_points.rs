@@ -28,7 +28,7 @@ impl HookedFunction {
 /// The driver's function of a row. Without a driver, the hook returns the library's "not initialized" status.
 macro_rules! real_of {
     ($library:ident $symbol:ident($($type:ty),*)) => {{
-        let Some(real) = driver::real(HookIndex::$symbol as usize, DriverLibrary::$library) else {
+        let Some(real) = calls::callee(HookIndex::$symbol as usize, DriverLibrary::$library) else {
             return DriverLibrary::$library.absent();
         };
         // SAFETY: the address is that of the driver's function of this name and version, and the row gives
@@ -96,7 +96,7 @@ macro_rules! entry_points {
 
             use crate::foreign::*;
             use crate::table::{DriverLibrary, HookIndex};
-            use crate::{driver, hooks};
+            use crate::{calls, hooks};
 
             $(entry_point! { $library $symbol($($arg: $type),*) => $family::$hook, $what })*
         }
@@ -106,7 +106,7 @@ macro_rules! entry_points {
         mod called {
             use crate::foreign::*;
             use crate::table::{DriverLibrary, HookIndex};
-            use crate::{driver, hooks};
+            use crate::{calls, driver, hooks};
 
             $(called! { $library $symbol($($arg: $type),*) => $family::$hook })*
         }

@@ -26,6 +26,8 @@ extern crate alloc;
 
 mod account;
 mod arch;
+mod call_watch;
+mod calls;
 mod dlsym;
 mod driver;
 mod driver_dependency;

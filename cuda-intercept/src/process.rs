@@ -11,7 +11,7 @@
 
 use core::ptr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use core::sync::atomic::{AtomicPtr, AtomicU8};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8};
 
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -20,6 +20,7 @@ use apportion_abi::CardUuid;
 use apportion_gate::{Card, ContextId, PoolSettlement, ProcessAllocations};
 
 use crate::account::{LimitState, MappedAccount};
+use crate::call_watch;
 use crate::driver;
 use crate::errno;
 use crate::foreign::{Device, OUT_OF_MEMORY, SUCCESS, Status};
@@ -66,11 +67,16 @@ struct WipeOnForkPage {
     /// Written by: the first call, always with the same value. Read by: every hook. Relaxed: the state is created
     /// only after it is known.
     wipes: AtomicU8,
+    /// Whether the program has opened a library since [`take_opened`].
+    /// Written by: `dlopen` (set), the first call of the driver in an epoch (clear). Relaxed: a library's calls come
+    /// after it was opened.
+    has_opened: AtomicBool,
 }
 
 static PAGE: WipeOnForkPage = WipeOnForkPage {
     process: AtomicPtr::new(ptr::null_mut()),
     wipes: AtomicU8::new(NOT_ASKED),
+    has_opened: AtomicBool::new(false),
 };
 
 /// The values of [`WipeOnForkPage::wipes`]: unknown until the first call, then the kernel's answer.
@@ -92,8 +98,14 @@ pub(crate) fn current() -> Option<&'static ProcessState> {
     let _errno = errno::ErrnoGuard::now();
     let fresh = make()?;
     match cell.compare_exchange(known, fresh, AcqRel, Acquire) {
-        // SAFETY: the state was just made. The page points to it now, so it is never freed.
-        Ok(_) => unsafe { fresh.as_ref() },
+        Ok(_) => {
+            // SAFETY: the state was just made. The page points to it now, so it is never freed.
+            let process = unsafe { fresh.as_ref() }?;
+            if let Some(account) = process.account() {
+                call_watch::watch(account);
+            }
+            Some(process)
+        }
         Err(first) => {
             // SAFETY: no other thread has seen it.
             unsafe { discard(fresh) };
@@ -101,6 +113,17 @@ pub(crate) fn current() -> Option<&'static ProcessState> {
             unsafe { first.as_ref() }
         }
     }
+}
+
+/// Notes that the program opens a library.
+pub(crate) fn note_opened() {
+    PAGE.has_opened.store(true, Relaxed);
+}
+
+/// Whether the program has opened a library since the last call of this. A child of `fork` that has opened none itself
+/// gets false: it must not read the linker's list, see [`crate::elf`].
+pub(crate) fn take_opened() -> bool {
+    PAGE.has_opened.load(Relaxed) && PAGE.has_opened.swap(false, Relaxed)
 }
 
 fn cell() -> &'static AtomicPtr<ProcessState> {

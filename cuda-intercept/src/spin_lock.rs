@@ -44,6 +44,12 @@ impl<T> SpinLock<T> {
         }
         SpinGuard(self)
     }
+
+    /// The value, if the lock is free.
+    pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        let locked = (self.is_locked).compare_exchange(false, true, Acquire, Relaxed);
+        locked.is_ok().then(|| SpinGuard(self))
+    }
 }
 
 /// Repeats `attempt` until it succeeds; `None` after some seconds.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use apportion_abi::account::{
     AccountOpenError, BurstMap, CardCharges, LAYOUT_VERSION, LimitsMap, NewBurst, NewCard,
-    RegisteredProcess, UsageMap,
+    RegisteredProcess, ShareSuspension, UsageMap,
 };
 use apportion_abi::{Bytes, CardUuid, paths};
 use apportion_ledger::{AllocationId, ClaimWindow, ProcessId};
@@ -28,6 +28,7 @@ use crate::processes::procfs::{self, MappedFile};
 
 pub(crate) mod access;
 pub(crate) mod burst;
+pub(crate) mod calls;
 
 /// Why an account could not be created.
 #[derive(Debug, thiserror::Error)]
@@ -87,8 +88,13 @@ pub(crate) struct AccountFiles {
 }
 
 impl AccountFiles {
-    /// Opens the account in the folder if it names the same cards, else creates it.
-    pub(crate) fn open(folder: PathBuf, cards: &[AccountCard]) -> Result<Self, AccountError> {
+    /// Opens the account in the folder if it names the same cards, else creates it. `asks_about_calls` says whether
+    /// programs of a new account publish that they call the driver.
+    pub(crate) fn open(
+        folder: PathBuf,
+        cards: &[AccountCard],
+        asks_about_calls: bool,
+    ) -> Result<Self, AccountError> {
         if let Some(version) = Self::other_version(&folder) {
             let path = folder;
             return Err(AccountError::Version { path, version });
@@ -102,7 +108,7 @@ impl AccountFiles {
             }
             return Ok(account);
         }
-        let mut account = Self::create(folder, cards)?;
+        let mut account = Self::create(folder, cards, asks_about_calls)?;
         account.was_recreated = was_there;
         Ok(account)
     }
@@ -124,7 +130,11 @@ impl AccountFiles {
         }
     }
 
-    fn create(folder: PathBuf, cards: &[AccountCard]) -> Result<Self, AccountError> {
+    fn create(
+        folder: PathBuf,
+        cards: &[AccountCard],
+        asks_about_calls: bool,
+    ) -> Result<Self, AccountError> {
         let failed = |source| AccountError::Folder {
             path: folder.clone(),
             source,
@@ -144,6 +154,9 @@ impl AccountFiles {
             .and_then(|name| UsageMap::create(&name, cards.len()))
             .map_err(|source| file(paths::USAGE_FILE, source))?;
         let burst = burst::create(&folder, cards)?;
+        if burst.is_some() || asks_about_calls {
+            burst::create_fifo(&folder)?;
+        }
         let new: Vec<_> = cards.iter().map(|card| card.new).collect();
         let make = match burst {
             Some(_) => LimitsMap::create_elastic,
@@ -152,6 +165,9 @@ impl AccountFiles {
         let limits = name(paths::LIMITS_FILE)
             .and_then(|name| make(&name, &new))
             .map_err(|source| file(paths::LIMITS_FILE, source))?;
+        if asks_about_calls {
+            limits.calls().begin_epoch();
+        }
         Ok(Self::from_parts(folder, limits, usage, burst))
     }
 
@@ -260,9 +276,9 @@ impl AccountFiles {
         self.limits.is_suspended()
     }
 
-    pub(crate) fn set_suspended(&self, is_suspended: bool) {
+    pub(crate) fn set_suspended(&self, suspension: ShareSuspension) {
         if self.is_in_place() {
-            self.limits.set_suspended(is_suspended);
+            self.limits.set_suspended(suspension);
         }
     }
 

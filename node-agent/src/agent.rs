@@ -47,6 +47,8 @@ mod grants;
 mod guarantee_calls;
 mod health;
 mod host_memory;
+mod idle_shares;
+mod idle_watches;
 mod instance;
 mod lingering;
 mod picture;
@@ -68,6 +70,7 @@ use cards::{CardInventory, DriverReport, SILENCE};
 use context_cost::{ContextCosts, ProbeStep};
 use driver_limits::DriverLimits;
 use grants::ContainerGrants;
+use idle_watches::IdleShares;
 use instance::InstanceFiles;
 use lingering::LingeringProcesses;
 use publisher::StatusPublisher;
@@ -120,6 +123,7 @@ impl NodeAgent {
             grants: ContainerGrants::default(),
             suspensions: ProcessSuspensions::new(options.cards.nvml_library.clone()),
             calls: WaitingCalls::default(),
+            idle: IdleShares::default(),
             limits: DriverLimits::new(
                 options.cards.has_driver_limits(),
                 instance.path(DRIVER_LIMITS),
@@ -216,13 +220,17 @@ impl NodeAgent {
                 biased;
                 () = &mut stop => break,
                 ended = self.state.members.exits.next() => self.state.ended(ended),
-                woken = self.state.bursts.next() => self.state.answer_bursts(woken),
+                woken = self.state.bursts.next() => {
+                    self.state.answer_bursts(woken);
+                    self.continue_idle_shares();
+                }
                 report = self.state.cards.next() => self.report(report),
                 ready = self.state.costs.next() => self.probe_reported(ready),
                 report = self.state.suspensions.next() => {
                     self.state.transition_reported(&report);
                     self.continue_suspensions();
                     self.continue_calls();
+                    self.continue_idle_shares();
                 }
                 report = self.state.limits.next() => self.state.limits.handle_report(report),
                 Some(request) = requests.recv() => self.respond(request),
@@ -267,6 +275,7 @@ impl NodeAgent {
         self.follow(step);
         self.continue_suspensions();
         self.continue_calls();
+        self.continue_idle_shares();
         self.state.answer_settled(0);
         self.state.instance.keep_socket();
         if self.state.cards.is_silent() {
@@ -284,6 +293,7 @@ impl NodeAgent {
                 self.state.answer_settled(sampled);
                 self.state.calls.count_sample();
                 self.continue_calls();
+                self.continue_idle_shares();
                 if self.state.cards.takes_another() {
                     self.state.sample();
                 }

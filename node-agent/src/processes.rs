@@ -6,3 +6,4 @@ pub(crate) mod exits;
 pub(crate) mod members;
 pub(crate) mod namespace;
 pub(crate) mod procfs;
+pub(crate) mod threads;

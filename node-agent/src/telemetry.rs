@@ -4,6 +4,7 @@
 //! Nothing here changes anything of the agent.
 
 pub(crate) mod call_stats;
+pub(crate) mod idle_stats;
 pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod notice;

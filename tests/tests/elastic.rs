@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use apportion_tests::{
     CONTEXT, CommandOutput, MIB, MachineConfig, PATIENCE, TestHost, VictimProcess, eventually,
 };
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 const GIB: u64 = 1024 * MIB;
@@ -377,6 +378,22 @@ fn without_an_agent_a_program_keeps_its_allowance_and_is_refused_soon() {
     assert!(host.high_water() <= CARD);
 }
 
+/// A busy machine may not run the agent for a while. A program must not fail for that.
+#[test]
+fn an_agent_that_is_slow_is_waited_for() {
+    let host = host();
+    let agent = host.agent(&[]);
+    let mut victim = elastic(&host, "elastic");
+    let process = Pid::from_raw(agent.pid().cast_signed());
+    kill(process, Signal::SIGSTOP).expect("the agent is our child");
+    let waker = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(600));
+        kill(process, Signal::SIGCONT)
+    });
+    victim.step("alloc 10G").ok();
+    waker.join().expect("it ends").expect("the agent is there");
+}
+
 #[test]
 fn a_weight_is_shown_and_outlives_the_agent() {
     let host = host();
@@ -413,10 +430,7 @@ fn a_program_that_writes_nonsense_harms_nobody() {
     // The last word that is written is the number of requests.
     burst.write_all_at(&[0x7f; 36], 64).expect("it has a card");
     flood(folder.join("wake"));
-    // An answer comes within a quarter of a second, or the allocation is refused; a busy machine can be slower.
-    eventually(PATIENCE, "the other program gets its memory", || {
-        honest.step("alloc 8G").code == 0
-    });
+    honest.step("alloc 8G").ok();
     let allowance = bytes(&grant(&host, "hostile")["allowance_bytes"]);
     assert!((GUARANTEED..=12 * GIB).contains(&allowance), "{allowance}");
 

@@ -46,6 +46,7 @@ fn every_metric_of_the_reference_is_served_and_no_other() {
         "_identity_",
         "_suspension_duration_",
         "_guarantee_call_duration_",
+        "_idle_wake_duration_",
         "_burst_",
     ];
     named.retain(|name| !parts.iter().any(|part| name.contains(part)));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use apportion_abi::{BurstHolders, Bytes};
 use apportion_exit::CommandFailure;
 use apportion_policy::{CandidateCard, PlacementRefusal};
-use apportion_proto::v1::{self, Allocation, ListReply, allocate_reply};
+use apportion_proto::v1::{self, AllocateRequest, Allocation, ListReply, allocate_reply};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use crate::agent::{ConnectedAgent, connect_or_start};
@@ -163,9 +163,24 @@ async fn tie(
         let proposal = open.insert(proposal);
         let calls_in = proposal.calls_in;
         let (key, shares) = (proposal.key.clone(), proposal.shares.clone());
-        let reply = agent.allocate(key, name.to_owned(), shares, ask.weight, may_wait);
-        match reply.await?.result {
+        let request = AllocateRequest {
+            idempotency_key: key,
+            name: name.to_owned(),
+            shares,
+            ttl_ms: 0,
+            suspend_when_idle_ms: milliseconds(ask.suspend_when_idle),
+            burst_weight_thousandths: Some(ask.weight.thousandths()),
+            burst_priority: None,
+        };
+        let asked_ms = request.suspend_when_idle_ms;
+        match agent.allocate(request, may_wait).await?.result {
             Some(allocate_reply::Result::Allocation(reserved)) => {
+                if reserved.suspend_when_idle_ms != asked_ms {
+                    agent.release(reserved.id).await?;
+                    return Err(CommandFailure::new(
+                        "the agent that runs is older and does not know --suspend-when-idle",
+                    ));
+                }
                 return Ok((agent.commit(reserved.id, process::id()).await?, list));
             }
             Some(allocate_reply::Result::Shortfall(shortfall)) => {
@@ -209,6 +224,12 @@ fn large_enough(
     let mut candidates = candidates;
     candidates.retain(|card| card.capacity.allocatable() >= limit);
     Ok(candidates)
+}
+
+fn milliseconds(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| {
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    })
 }
 
 /// The time, which keeps an allocation's key unique if a process id is reused.

@@ -1,25 +1,28 @@
 //! Asks the agent for a larger allowance when a charge of an elastic share does not fit.
 //!
 //! Nothing here runs before a charge was refused, and nothing in a share whose limit is its guarantee. A program that
-//! asks holds no lock of this library, uses no memory of the heap, and waits with a futex, for a bounded time. If
-//! there is no answer, no agent runs, or it does not answer this account. Then the program is refused as on a full card,
-//! and asks again after [`SILENCE`] at the earliest. A signal ends no wait; a fork ends it in the child as everything
-//! else: the child has only the calling thread, which does not wait.
+//! asks holds no lock of this library, uses no memory of the heap, and waits with a futex, for a bounded time. It looks
+//! every [`PROBE_EVERY`] whether an agent still listens: a busy agent is waited for longer than an absent one, because a
+//! refusal ends many programs. If there is no answer, the program is refused as on a full card, and asks again after
+//! [`SILENCE`] at the earliest. A signal ends no wait; a fork ends it in the child as everything else: the child has only
+//! the calling thread, which does not wait.
 
-use core::ffi::CStr;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use apportion_abi::account::{AccountOpenError, BurstMap, BurstTicket, CardBurst, LimitsMap};
 use apportion_abi::{Bytes, paths};
 
-use super::liveness::DescriptorGuard;
 use super::open_retry::is_absence;
 use super::path::{PathBuffer, environment};
 use super::throttle;
+use super::wake::{is_listened_to, wake_agent};
 
 /// For how many milliseconds nobody asks after there was no answer.
 const SILENCE: u64 = 1000;
+/// How long one wait lasts, in nanoseconds, before it is checked that an agent listens.
+pub(super) const PROBE_EVERY: u64 = 250_000_000;
+
 /// The `burst` file of the account, and its FIFO.
 #[derive(Debug)]
 pub(super) struct BurstRequests {
@@ -72,10 +75,7 @@ impl BurstRequests {
     /// Asks for an allowance, and waits for the answer. Returns whether there was one.
     pub(super) fn ask(&self, words: &CardBurst, wanted: Bytes, deadline: u64) -> bool {
         let ticket = words.ask(wanted);
-        if let Some(path) = self.wake.get() {
-            wake(path);
-        }
-        let is_answered = wait(words, ticket, deadline);
+        let is_answered = self.wake_and_wait(words, ticket, deadline);
         if !is_answered {
             let until = throttle::now().saturating_add(SILENCE);
             self.silent_until.store(until, Relaxed);
@@ -83,17 +83,26 @@ impl BurstRequests {
         is_answered
     }
 
+    /// Wakes the agent and waits for its answer, until the deadline, or until no agent listens at the end of a probe. One
+    /// that is restarted has that long to come back. Returns whether there was an answer.
+    fn wake_and_wait(&self, words: &CardBurst, ticket: BurstTicket, deadline: u64) -> bool {
+        let Some(path) = self.wake.get() else {
+            return false;
+        };
+        loop {
+            wake_agent(path);
+            let now = nanoseconds();
+            if wait(words, ticket, deadline.min(now.saturating_add(PROBE_EVERY))) {
+                return true;
+            }
+            if nanoseconds() >= deadline || !is_listened_to(path) {
+                return words.is_answered(ticket);
+            }
+        }
+    }
+
     pub(super) fn is_silent(&self) -> bool {
         throttle::now() < self.silent_until.load(Relaxed)
-    }
-}
-
-/// Wakes the agent. The FIFO is opened for both directions: then opening waits for nobody, and writing raises no signal
-/// when no agent has it open. If it is full, the agent has been woken already.
-fn wake(path: &CStr) {
-    let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    if let Some(fifo) = DescriptorGuard::open_with(path, flags) {
-        fifo.write_byte();
     }
 }
 

@@ -6,8 +6,9 @@ use super::MappedAccount;
 use super::burst::nanoseconds;
 use crate::errno;
 
-/// The longest wait for all answers to one charge, in nanoseconds. The agent may have to wait for a sample.
-const ANSWER_WITHIN: u64 = 250_000_000;
+/// The longest wait for all answers to one charge, in nanoseconds. The agent may have to wait for a sample, and it may run
+/// on a busy machine. If no agent runs, the wait is [`PROBE_EVERY`](super::burst::PROBE_EVERY).
+const ANSWER_WITHIN: u64 = 2_000_000_000;
 /// How often one charge asks. Other threads and processes of the share may take what it got.
 const ATTEMPTS: u32 = 8;
 

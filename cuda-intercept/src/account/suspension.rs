@@ -33,7 +33,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use apportion_abi::account::{LimitsMap, NewCard, UsageMap};
+    use apportion_abi::account::{LimitsMap, NewCard, ShareSuspension, UsageMap};
     use apportion_abi::{Bytes, CardUuid, paths};
 
     use super::*;
@@ -57,7 +57,7 @@ mod tests {
             MappedAccount::open(folder.path().as_os_str().as_bytes()).expect("it is good");
         assert!(!account.is_suspended());
         account.wait_until_resumed();
-        agent.set_suspended(true);
+        agent.set_suspended(ShareSuspension::Asleep);
         let is_resumed = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -66,7 +66,7 @@ mod tests {
             });
             std::thread::sleep(std::time::Duration::from_millis(60));
             is_resumed.store(true, Ordering::SeqCst);
-            agent.set_suspended(false);
+            agent.set_suspended(ShareSuspension::Running);
         });
     }
 }

@@ -108,3 +108,89 @@ macro_rules! register_after {
     };
 }
 pub(crate) use register_after;
+
+/// How many [`stub`]s there are. The driver has about 700 functions.
+pub(crate) const STUBS: usize = 1024;
+
+/// The address of a stub: a function that publishes the call as [`note`](crate::calls::note) does, and then jumps to the
+/// function in its slot, with everything as its caller left it. So it stands in for a function of any signature.
+pub(crate) fn stub(slot: usize) -> Option<usize> {
+    unsafe extern "C" {
+        #[link_name = "apportion_stubs"]
+        safe static FIRST: u8;
+    }
+    let first = (&raw const FIRST).addr();
+    (slot < STUBS).then(|| first.wrapping_add(slot.wrapping_mul(16)))
+}
+
+// Each stub is 16 bytes long. `r10` and `r11` are nobody's between a call and the function: the linker's own jumps use
+// them, too. A call that must be published saves all registers that can hold arguments.
+core::arch::global_asm!(
+    ".pushsection .text.apportion_stubs, \"ax\", @progbits",
+    ".globl apportion_stubs",
+    ".hidden apportion_stubs",
+    ".type apportion_stubs, @function",
+    ".balign 16",
+    "apportion_stubs:",
+    ".set apportion_stub, 0",
+    ".rept {count}",
+    "endbr64",
+    "movl $apportion_stub, %r11d",
+    "jmp 7f",
+    ".balign 16",
+    ".set apportion_stub, apportion_stub + 1",
+    ".endr",
+    "7:",
+    "movq {epoch}(%rip), %r10",
+    "movq (%r10), %r10",
+    "cmpq {seen}(%rip), %r10",
+    "jne 8f",
+    "6:",
+    "leaq {slots}(%rip), %r10",
+    "jmp *(%r10,%r11,8)",
+    "8:",
+    "pushq %rdi",
+    "pushq %rsi",
+    "pushq %rdx",
+    "pushq %rcx",
+    "pushq %r8",
+    "pushq %r9",
+    "pushq %rax",
+    "pushq %r11",
+    "subq $136, %rsp",
+    "movups %xmm0, (%rsp)",
+    "movups %xmm1, 16(%rsp)",
+    "movups %xmm2, 32(%rsp)",
+    "movups %xmm3, 48(%rsp)",
+    "movups %xmm4, 64(%rsp)",
+    "movups %xmm5, 80(%rsp)",
+    "movups %xmm6, 96(%rsp)",
+    "movups %xmm7, 112(%rsp)",
+    "call {note}",
+    "movups (%rsp), %xmm0",
+    "movups 16(%rsp), %xmm1",
+    "movups 32(%rsp), %xmm2",
+    "movups 48(%rsp), %xmm3",
+    "movups 64(%rsp), %xmm4",
+    "movups 80(%rsp), %xmm5",
+    "movups 96(%rsp), %xmm6",
+    "movups 112(%rsp), %xmm7",
+    "addq $136, %rsp",
+    "popq %r11",
+    "popq %rax",
+    "popq %r9",
+    "popq %r8",
+    "popq %rcx",
+    "popq %rdx",
+    "popq %rsi",
+    "popq %rdi",
+    "jmp 6b",
+    ".size apportion_stubs, . - apportion_stubs",
+    ".popsection",
+    count = const STUBS,
+    epoch = sym crate::call_watch::EPOCH,
+    seen = sym crate::calls::SEEN,
+    slots = sym crate::calls::SLOTS,
+    note = sym crate::calls::note,
+    options(att_syntax),
+);

@@ -99,6 +99,9 @@ impl DlopenRequest {
         // The loader itself rejects other namespaces together with `RTLD_GLOBAL`, with its own message.
         let asks_for_another_world = self.namespace != LM_ID_BASE && self.flags & RTLD_GLOBAL == 0;
         let opens_nothing = self.file.is_null() || self.flags & RTLD_NOLOAD != 0;
+        if !opens_nothing {
+            process::note_opened();
+        }
         if opens_nothing || !(asks_to_bind_deep || asks_for_another_world) {
             return;
         }

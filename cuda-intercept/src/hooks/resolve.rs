@@ -7,6 +7,7 @@
 
 use core::ffi::c_char;
 
+use crate::calls;
 use crate::driver;
 use crate::foreign::{Opaque, SUCCESS, Status};
 use crate::table::ROWS;
@@ -26,10 +27,13 @@ unsafe fn substitute(function: *mut Opaque) {
     if found.is_null() {
         return;
     }
-    if let Some(row) = driver::row_at(found as usize).and_then(|place| ROWS.get(place)) {
-        // SAFETY: the caller guarantees it.
-        unsafe { function.write(row.hook_or(found as usize) as Opaque) };
-    }
+    let row = driver::row_at(found as usize).and_then(|place| ROWS.get(place));
+    let substitute = match row {
+        Some(row) => row.hook_or(found as usize),
+        None => calls::seen(found as usize),
+    };
+    // SAFETY: the caller guarantees it.
+    unsafe { function.write(substitute as Opaque) };
 }
 
 pub(crate) unsafe fn get_proc_address(

@@ -66,6 +66,7 @@ impl Ledger {
             name,
             terms,
             ttl,
+            idle_after,
             ..
         } = proposal;
         let state = AllocationPhase::Reserved {
@@ -83,6 +84,7 @@ impl Ledger {
             suspension: SuspensionPhase::Running,
             suspension_cause: SuspensionCause::Client,
             moved: now,
+            idle_after,
         };
         self.calls.retain(|call| call.claimant != claimant);
         self.allocations.insert(id.clone(), allocation);

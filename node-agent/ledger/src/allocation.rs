@@ -1,6 +1,7 @@
 //! An allocation: an accepted placement with one grant for each card.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use apportion_abi::{BurstTerms, Bytes, CardUuid};
 
@@ -84,6 +85,9 @@ pub enum SuspensionCause {
     Client,
     /// A guarantee was called in, see `guarantee_call`. The agent wakes it, and what is guaranteed to it stays reserved.
     Guarantee,
+    /// Its programs did not use the GPU. The agent wakes it when they do. While it sleeps others can have all its memory,
+    /// or, if a pod owns it, what it used above its guarantee.
+    Idle,
 }
 
 /// Whether a grant's limit is kept.
@@ -189,6 +193,8 @@ pub struct Allocation {
     pub suspension_cause: SuspensionCause,
     /// When its processes last fell asleep or woke, or when it was accepted.
     pub moved: EpochMillis,
+    /// After how long without a call of the driver its processes are put to sleep; `None` for never.
+    pub idle_after: Option<Duration>,
 }
 
 impl Allocation {

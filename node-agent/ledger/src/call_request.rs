@@ -11,6 +11,19 @@ pub enum CallClaimant {
     Newcomer(String),
     /// An allocation that sleeps because of an earlier call, and has waited for its turn.
     Sleeper(AllocationId),
+    /// An allocation that slept because it was idle, and is needed again. What it lacks was its own, so it comes in the
+    /// order of newcomers.
+    IdleSleeper(AllocationId),
+}
+
+impl CallClaimant {
+    /// Whether it calls in what it was promised, and not only what it used above that.
+    pub(crate) fn has_guarantee(&self) -> bool {
+        match self {
+            Self::Newcomer(_) | Self::IdleSleeper(_) => true,
+            Self::Sleeper(_) => false,
+        }
+    }
 }
 
 /// A call that is not served yet.

@@ -110,6 +110,7 @@ mod tests {
             ceilings: Vec::new(),
             terms: BurstTerms::default(),
             ttl: Duration::from_secs(1),
+            idle_after: None,
         };
         let id = apply(ledger, LedgerEvent::Allocate(proposal)).unwrap();
         apply(

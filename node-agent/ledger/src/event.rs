@@ -41,6 +41,8 @@ pub struct PlacementProposal {
     pub terms: BurstTerms,
     /// How long the reservation waits for its commit.
     pub ttl: Duration,
+    /// After how long without a call of the driver its processes are put to sleep; `None` for never.
+    pub idle_after: Option<Duration>,
 }
 
 /// An input of the ledger: a request, a sample, or a change of the machine.
@@ -101,6 +103,10 @@ pub enum LedgerEvent {
     },
     /// A client asks to put the processes of an allocation to sleep.
     Suspend {
+        id: AllocationId,
+    },
+    /// The processes of an allocation are to sleep because they do not use the GPU.
+    Idle {
         id: AllocationId,
     },
     /// The processes of an allocation must sleep because a guarantee is called in.

@@ -21,8 +21,9 @@
 //!
 //! # Decision: an open call keeps what it waits for
 //! What a sleeper has given back would otherwise go to the next program that bursts. So programs that burst, and sleepers
-//! that wait, see the bytes of open calls as taken. Newcomers see only the calls of newcomers that came before them: a
-//! guarantee comes before a burst.
+//! that wait, see the bytes of open calls as taken. A sleeper does not wait for an idle share that needs another
+//! allocation's end: it cannot end while it sleeps, so both would sleep for ever. Newcomers see only the calls of newcomers
+//! that came before them: a guarantee comes before a burst.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -171,10 +172,7 @@ impl Ledger {
         of: &BurstHolding,
         terms: CallTerms<'_>,
     ) -> bool {
-        let has_had_its_turn = match claimant {
-            CallClaimant::Newcomer(_) => true,
-            CallClaimant::Sleeper(_) => of.since.after(terms.turn) <= now,
-        };
+        let has_had_its_turn = claimant.has_guarantee() || of.since.after(terms.turn) <= now;
         of.obstacle.is_none() && !terms.unable.contains(&of.id) && has_had_its_turn
     }
 
@@ -248,12 +246,16 @@ impl Ledger {
         card: CardUuid,
         claimant: Option<&CallClaimant>,
     ) -> impl Iterator<Item = Holder> {
-        let is_newcomer = matches!(claimant, Some(CallClaimant::Newcomer(_)));
+        let is_newcomer = claimant.is_some_and(CallClaimant::has_guarantee);
+        let waits_for_all = claimant.is_some_and(|of| !of.has_guarantee());
         let own = claimant.and_then(|of| self.calls.iter().position(|call| call.claimant == *of));
         let calls = self.calls.iter().enumerate();
-        let before = calls.filter(move |(place, call)| match &call.claimant {
-            CallClaimant::Newcomer(_) => !is_newcomer || own.is_none_or(|own| *place < own),
-            CallClaimant::Sleeper(_) => !is_newcomer && own != Some(*place),
+        let before = calls.filter(move |(place, call)| {
+            if is_newcomer {
+                call.claimant.has_guarantee() && own.is_none_or(|own| *place < own)
+            } else {
+                own != Some(*place) && !(waits_for_all && self.needs_an_end(call))
+            }
         });
         before.flat_map(move |(_, call)| {
             let asks = call.asks.iter().filter(move |ask| ask.card == card);
@@ -262,6 +264,22 @@ impl Ledger {
                 bytes: ask.bytes,
             })
         })
+    }
+
+    /// Whether an idle share that was called cannot wake before another allocation ends. One that sleeps does not wait for
+    /// it, because it cannot end.
+    fn needs_an_end(&self, call: &GuaranteeCall) -> bool {
+        let is_idle = matches!(call.claimant, CallClaimant::IdleSleeper(_));
+        let least = |grant: &CardGrant| match grant.burst {
+            Some(range) => range.guaranteed.min(grant.held),
+            None => grant.held,
+        };
+        let mut asks = call.asks.iter();
+        is_idle
+            && asks.any(|ask| {
+                let held: Bytes = self.grants(ask.card).map(|(_, grant)| least(grant)).sum();
+                held.plus(ask.bytes) > self.usable(ask.card)
+            })
     }
 
     /// Who waits for memory of a card, in the order in which they called.

@@ -114,6 +114,7 @@ impl Ledger {
             LedgerEvent::Release { id } => self.release(&id),
             LedgerEvent::Resize { id, asks, ceilings } => self.resize(&id, &asks, &ceilings),
             LedgerEvent::Suspend { id } => self.suspend(&id, SuspensionCause::Client),
+            LedgerEvent::Idle { id } => self.suspend(&id, SuspensionCause::Idle),
             LedgerEvent::CallIn { id } => self.suspend(&id, SuspensionCause::Guarantee),
             LedgerEvent::CallOpened(call) => self.open_call(call),
             LedgerEvent::CallClosed(claimant) => self.close_call(&claimant),
@@ -169,7 +170,8 @@ impl Ledger {
         self.cards.get(&card)
     }
 
-    /// The sum of what is guaranteed on a card. An allocation that a client has suspended has given its memory back.
+    /// The sum of what is guaranteed on a card. An allocation that gives all back while it sleeps
+    /// is not in it.
     #[must_use]
     pub fn granted(&self, card: CardUuid) -> Bytes {
         let granted = self

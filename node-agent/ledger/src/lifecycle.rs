@@ -152,6 +152,7 @@ impl Ledger {
         self.offences.remove(id);
         self.unmet.retain(|(_, unmet), _| unmet != id);
         let _ = self.close_call(&CallClaimant::Sleeper(id.clone()));
+        let _ = self.close_call(&CallClaimant::IdleSleeper(id.clone()));
         vec![
             LedgerEffect::Save,
             LedgerEffect::CloseAccount(id.clone()),

@@ -38,8 +38,7 @@
 use apportion_abi::{Bytes, CardUuid};
 
 use crate::allocation::{
-    Allocation, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement, SuspensionCause,
-    SuspensionPhase,
+    Allocation, AllocationOwner, AllocationPhase, CardGrant, LimitEnforcement, SuspensionPhase,
 };
 
 use crate::event::{LedgerEffect, LedgerNotice, NoticeKind, OffenderPolicy};
@@ -70,7 +69,8 @@ impl Ledger {
             };
             let mut found = Vec::new();
             let is_whole = allocation.is_whole;
-            let (suspension, cause) = (allocation.suspension, allocation.suspension_cause);
+            let suspension = allocation.suspension;
+            let keeps_guarantee = allocation.keeps_guarantee();
             let was_damaged = allocation
                 .grants
                 .iter()
@@ -104,7 +104,7 @@ impl Ledger {
                     let claimed = view.claimed.plus(grant.overhead).min(grant.held);
                     grant.held = match suspension {
                         // Its processes keep their claims, and need the memory again when they are woken.
-                        SuspensionPhase::Suspended if cause == SuspensionCause::Guarantee => {
+                        SuspensionPhase::Suspended if keeps_guarantee => {
                             grant.nvml.max(grant.guaranteed())
                         }
                         SuspensionPhase::Suspended => grant.nvml,

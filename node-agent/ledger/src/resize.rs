@@ -176,7 +176,7 @@ fn can_be_resized(allocation: &Allocation) -> Result<(), AllocationRefusal> {
         (SuspensionPhase::Running, _) => Ok(()),
         (
             SuspensionPhase::Suspending | SuspensionPhase::Suspended | SuspensionPhase::Resuming,
-            SuspensionCause::Client,
+            SuspensionCause::Client | SuspensionCause::Idle,
         ) => Err(AllocationRefusal::Suspended(id())),
         (
             SuspensionPhase::Suspending | SuspensionPhase::Suspended | SuspensionPhase::Resuming,

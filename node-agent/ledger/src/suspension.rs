@@ -13,6 +13,10 @@
 //! or its guarantee where that is more, and a resume gets exactly that back. The allowance stays in the account, because
 //! the claims of the sleeping processes do.
 //!
+//! # Decision: what is idle gives back all, and is a newcomer when it wakes
+//! Its program asked for that. So others are promised what it had. When it is needed again, it comes in the order of
+//! newcomers, and what is free by then is kept for it.
+//!
 //! # Decision: a client suspends only the programs of `apportion run`
 //! A scheduler reserves the requests of its pods, and does not know that one sleeps. What a client suspends gives back its
 //! guarantee, too, so that would stay reserved there and be granted here. Pods that burst can sleep for a guarantee that is
@@ -63,6 +67,9 @@ impl Ledger {
                     && cause == SuspensionCause::Client;
                 if is_taken_over {
                     allocation.suspension_cause = cause;
+                    self.calls
+                        .retain(|call| call.claimant != CallClaimant::IdleSleeper(id.clone()));
+                    let allocation = self.find(id)?;
                     for grant in &mut allocation.grants {
                         grant.shrunk = generation + 1;
                     }
@@ -126,7 +133,7 @@ impl Ledger {
             SuspensionPhase::Suspending => return Err(AllocationRefusal::InTransition(id.clone())),
         }
         let asks = allocation.needs();
-        let claimant = CallClaimant::Sleeper(id.clone());
+        let claimant = allocation.claimant();
         for ask in &asks {
             self.judge(*ask, Some(id), &claimant)?;
         }
@@ -186,6 +193,9 @@ impl Ledger {
                 callers.join(" and ")
             ));
         }
+        if allocation.suspension_cause == SuspensionCause::Idle {
+            text.push_str(", because its programs did not use the GPU");
+        }
         text
     }
 }
@@ -202,7 +212,7 @@ fn may_sleep(allocation: &Allocation, cause: SuspensionCause) -> Result<(), Allo
             AllocationPhase::Allocated(AllocationOwner::Pod(_) | AllocationOwner::Process(_))
             | AllocationPhase::Reserved { .. }
             | AllocationPhase::Draining,
-            SuspensionCause::Client | SuspensionCause::Guarantee,
+            SuspensionCause::Client | SuspensionCause::Guarantee | SuspensionCause::Idle,
         ) => Ok(()),
     }
 }
@@ -225,10 +235,34 @@ fn back_on_the_gpu(slept: Bytes) -> String {
 }
 
 impl crate::Allocation {
-    /// Whether it sleeps because a client said so, and has given all its memory back.
+    /// Whether it sleeps and has given all its memory back.
     pub(crate) fn has_given_back(&self) -> bool {
-        self.suspension == SuspensionPhase::Suspended
-            && self.suspension_cause == SuspensionCause::Client
+        self.suspension == SuspensionPhase::Suspended && !self.keeps_guarantee()
+    }
+
+    /// Whether it keeps its guarantee while it sleeps. A pod does: its scheduler counts its guarantee as taken.
+    pub(crate) fn keeps_guarantee(&self) -> bool {
+        match self.suspension_cause {
+            SuspensionCause::Client => false,
+            SuspensionCause::Guarantee => true,
+            SuspensionCause::Idle => {
+                matches!(
+                    self.state,
+                    AllocationPhase::Allocated(AllocationOwner::Pod(_))
+                )
+            }
+        }
+    }
+
+    /// In whose name it asks for its memory when it is to wake.
+    #[must_use]
+    pub fn claimant(&self) -> CallClaimant {
+        match self.suspension_cause {
+            SuspensionCause::Client | SuspensionCause::Guarantee => {
+                CallClaimant::Sleeper(self.id.clone())
+            }
+            SuspensionCause::Idle => CallClaimant::IdleSleeper(self.id.clone()),
+        }
     }
 
     /// What a suspended allocation must get back before its processes are woken.
@@ -253,9 +287,9 @@ impl crate::Allocation {
 
     /// What one of its grants holds while it sleeps, beside what the driver still reports.
     pub(crate) fn keeps_asleep(&self, grant: &crate::CardGrant) -> Bytes {
-        match self.suspension_cause {
-            SuspensionCause::Client => Bytes::ZERO,
-            SuspensionCause::Guarantee => grant.guaranteed(),
+        match self.keeps_guarantee() {
+            true => grant.guaranteed(),
+            false => Bytes::ZERO,
         }
     }
 }

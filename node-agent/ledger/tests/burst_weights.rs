@@ -64,6 +64,7 @@ impl BurstingCard {
             ceilings: vec![request(limit)],
             terms,
             ttl: Duration::from_secs(3600),
+            idle_after: None,
         }));
         let mut answers = effects.into_iter().filter_map(|effect| match effect {
             LedgerEffect::Answer(answer) => answer.ok(),

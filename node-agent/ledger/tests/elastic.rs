@@ -79,6 +79,7 @@ impl Node {
             ceilings: ceilings.into_iter().collect(),
             terms: BurstTerms::default(),
             ttl: Duration::from_secs(3600),
+            idle_after: None,
         }));
         let answer = effects.into_iter().find_map(|effect| match effect {
             LedgerEffect::Answer(answer) => Some(answer),

@@ -55,6 +55,7 @@ fn proposal(key: u8, shares: &[(u8, u64)]) -> LedgerEvent {
         ceilings: Vec::new(),
         terms: BurstTerms::default(),
         ttl: TTL,
+        idle_after: None,
     })
 }
 

@@ -44,6 +44,7 @@ fn allocate(
         ceilings: Vec::new(),
         terms: BurstTerms::default(),
         ttl,
+        idle_after: None,
     };
     answer(ledger.apply(EpochMillis(0), LedgerEvent::Allocate(proposal)))
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, Shortfall};
 use apportion_ledger::{
-    AccountSample, AllocationId, AllocationOwner, AllocationRefusal, CardSample, ClaimWindow,
-    EpochMillis, Ledger, LedgerEffect, LedgerEvent, NodeSample, NoticeKind, OffenderPolicy,
-    PlacementProposal, ProcessId, ProcessSample, SuspensionPhase,
+    AccountSample, AllocationId, AllocationOwner, AllocationRefusal, CallClaimant, CardSample,
+    ClaimWindow, EpochMillis, GuaranteeCall, Ledger, LedgerEffect, LedgerEvent, NodeSample,
+    NoticeKind, OffenderPolicy, PlacementProposal, ProcessId, ProcessSample, SuspensionCause,
+    SuspensionPhase,
 };
 
 const CARD: CardUuid = CardUuid([1; 16]);
@@ -56,6 +57,7 @@ fn reserved(
         }],
         terms: BurstTerms::default(),
         ttl: Duration::from_secs(1),
+        idle_after: None,
     };
     answer(&apply(ledger, LedgerEvent::Allocate(proposal)))
 }
@@ -268,4 +270,108 @@ fn only_programs_of_this_machine_that_run_are_suspended() {
         Ok(id),
         "children of its owner could not end otherwise"
     );
+}
+
+fn idle(ledger: &mut Ledger, id: &AllocationId) {
+    let id = id.clone();
+    answer(&apply(ledger, LedgerEvent::Idle { id: id.clone() })).expect("it runs");
+    apply(ledger, LedgerEvent::Suspended { id: id.clone() });
+    sample(ledger, &id, 0, 0);
+}
+
+#[test]
+fn what_is_idle_gives_all_back_and_comes_before_later_newcomers_when_it_is_called() {
+    let mut ledger = ledger();
+    let server = allocated(&mut ledger, "server", 600);
+    idle(&mut ledger, &server);
+    assert_eq!(ledger.free(CARD), Bytes(1000));
+    assert_eq!(ledger.granted(CARD), Bytes::ZERO);
+    let train = allocated(&mut ledger, "train", 700);
+    let resume = |ledger: &mut Ledger| {
+        let id = server.clone();
+        answer(&apply(ledger, LedgerEvent::Resume { id }))
+    };
+    let refused = resume(&mut ledger);
+    assert!(
+        matches!(refused, Err(AllocationRefusal::Shortfall(_))),
+        "{refused:?}"
+    );
+    let allocation = ledger.allocation(&server).expect("it is there");
+    let call = GuaranteeCall {
+        claimant: allocation.claimant(),
+        name: "server".to_owned(),
+        asks: allocation.needs(),
+    };
+    assert_eq!(call.claimant, CallClaimant::IdleSleeper(server.clone()));
+    apply(&mut ledger, LedgerEvent::CallOpened(call));
+    assert!(
+        reserved(&mut ledger, "late", 200).is_err(),
+        "it would overtake"
+    );
+    apply(&mut ledger, LedgerEvent::Release { id: train.clone() });
+    apply(&mut ledger, LedgerEvent::Emptied { id: train });
+    assert!(
+        reserved(&mut ledger, "late", 500).is_err(),
+        "it would overtake"
+    );
+    assert!(
+        reserved(&mut ledger, "small", 400).is_ok(),
+        "it fits beside"
+    );
+    assert_eq!(resume(&mut ledger), Ok(server.clone()));
+    assert!(!ledger.has_call(&CallClaimant::IdleSleeper(server)));
+}
+
+#[test]
+fn an_idle_sleeper_is_not_resized() {
+    let mut ledger = ledger();
+    let id = allocated(&mut ledger, "server", 600);
+    idle(&mut ledger, &id);
+    for bytes in [500, 700] {
+        let resize = LedgerEvent::Resize {
+            id: id.clone(),
+            asks: vec![CardRequest {
+                card: CARD,
+                bytes: Bytes(bytes),
+            }],
+            ceilings: Vec::new(),
+        };
+        let refused = answer(&apply(&mut ledger, resize));
+        assert_eq!(refused, Err(AllocationRefusal::Suspended(id.clone())));
+    }
+}
+
+#[test]
+fn a_client_that_takes_an_idle_sleeper_over_ends_its_call() {
+    let mut ledger = ledger();
+    let server = allocated(&mut ledger, "server", 600);
+    idle(&mut ledger, &server);
+    let claimant = CallClaimant::IdleSleeper(server.clone());
+    let call = GuaranteeCall {
+        claimant: claimant.clone(),
+        name: "server".to_owned(),
+        asks: Vec::new(),
+    };
+    apply(&mut ledger, LedgerEvent::CallOpened(call));
+    let id = server.clone();
+    let effects = apply(&mut ledger, LedgerEvent::Suspend { id });
+    assert!(effects.contains(&LedgerEffect::SetSuspended {
+        id: server.clone(),
+        is_suspended: true
+    }));
+    assert!(!ledger.has_call(&claimant));
+    let allocation = ledger.allocation(&server).expect("it is there");
+    assert_eq!(allocation.suspension_cause, SuspensionCause::Client);
+}
+
+#[test]
+fn an_idle_pod_keeps_its_guarantee() {
+    let mut ledger = ledger();
+    let id = reserved(&mut ledger, "pod", 600).expect("it fits");
+    let owner = AllocationOwner::Pod("uid".to_owned());
+    let id =
+        answer(&apply(&mut ledger, LedgerEvent::Commit { id, owner })).expect("it is reserved");
+    idle(&mut ledger, &id);
+    assert_eq!(ledger.free(CARD), Bytes(400));
+    assert!(reserved(&mut ledger, "late", 500).is_err());
 }

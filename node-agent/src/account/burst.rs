@@ -32,7 +32,7 @@ pub(super) fn adopt(folder: &Path, limits: &LimitsMap) -> Option<BurstMap> {
     map.fits(limits).then_some(map)
 }
 
-/// Creates the file and its FIFO, if the limit of any card is above its guarantee.
+/// Creates the file, if the limit of any card is above its guarantee.
 pub(super) fn create(
     folder: &Path,
     cards: &[AccountCard],
@@ -40,14 +40,6 @@ pub(super) fn create(
     if cards.iter().all(|card| card.burst.ceiling == Bytes::ZERO) {
         return Ok(None);
     }
-    let fifo = folder.join(paths::WAKE_FIFO);
-    let mode = Mode::RUSR | Mode::WUSR;
-    mknodat(CWD, fifo.as_path(), FileType::Fifo, mode, 0).map_err(|error| {
-        AccountError::Folder {
-            path: fifo,
-            source: error.into(),
-        }
-    })?;
     let bursts: Vec<_> = cards.iter().map(|card| card.burst).collect();
     let name = c_path(folder, paths::BURST_FILE).ok_or(AccountOpenError::NotAnAccount);
     let map = name.and_then(|name| BurstMap::create(&name, &bursts));
@@ -57,11 +49,21 @@ pub(super) fn create(
     })
 }
 
+/// Creates the FIFO through which programs wake the agent.
+pub(super) fn create_fifo(folder: &Path) -> Result<(), AccountError> {
+    let fifo = folder.join(paths::WAKE_FIFO);
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, fifo.as_path(), FileType::Fifo, mode, 0).map_err(|error| AccountError::Folder {
+        path: fifo,
+        source: error.into(),
+    })
+}
+
 impl AccountFiles {
-    /// Opens the FIFO through which programs wake the agent; `None` if the share is not elastic. The agent opens it for
+    /// Opens the FIFO through which programs wake the agent; `None` if they have no reason to. The agent opens it for
     /// both directions, so that it never sees its end when no program has it open.
     pub(crate) fn open_fifo(&self) -> Option<io::Result<OwnedFd>> {
-        self.burst.as_ref()?;
+        (self.burst.is_some() || self.asks_about_calls()).then_some(())?;
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fifo = self.folder.join(paths::WAKE_FIFO);
         Some(rustix::fs::open(fifo, flags, Mode::empty()).map_err(io::Error::from))
@@ -138,11 +140,11 @@ impl AccountFiles {
 
     /// The files that programs can write, and so must be able to open.
     pub(super) fn written_by_programs(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let of_bursts = self.limits.has_burst();
-        let of_bursts = [paths::BURST_FILE, paths::WAKE_FIFO]
-            .into_iter()
-            .filter(move |_| of_bursts);
-        [paths::USAGE_FILE].into_iter().chain(of_bursts)
+        let has_burst = self.limits.has_burst();
+        let has_fifo = has_burst || self.asks_about_calls();
+        let burst = has_burst.then_some(paths::BURST_FILE);
+        let fifo = has_fifo.then_some(paths::WAKE_FIFO);
+        [paths::USAGE_FILE].into_iter().chain(burst).chain(fifo)
     }
 
     /// Truncates a `burst` file that programs have extended, as the `usage` file. Returns whether it was extended.

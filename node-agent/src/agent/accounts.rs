@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use apportion_abi::account::NewBurst;
+use apportion_abi::account::{NewBurst, ShareSuspension};
 use apportion_abi::{Bytes, CardUuid, ContainerRef};
 use apportion_ledger::{
     AccountSample, Allocation, AllocationId, AllocationOwner, AllocationPhase, BurstRange,
@@ -77,8 +77,9 @@ impl AccountTable {
         &mut self,
         id: &AllocationId,
         cards: &[AccountCard],
+        asks_about_calls: bool,
     ) -> Result<(), account::AccountError> {
-        let account = AccountFiles::open(self.folder_of(id), cards)?;
+        let account = AccountFiles::open(self.folder_of(id), cards, asks_about_calls)?;
         for card in cards {
             account.set_context_cost(card.new.uuid, card.cost);
         }
@@ -113,9 +114,9 @@ impl AccountTable {
     }
 
     /// Lets the programs of the account wait with what they charge, or go on.
-    pub(super) fn set_suspended(&self, id: &AllocationId, is_suspended: bool) {
+    pub(super) fn set_suspended(&self, id: &AllocationId, suspension: ShareSuspension) {
         if let Some(account) = self.files.get(id) {
-            account.set_suspended(is_suspended);
+            account.set_suspended(suspension);
         }
     }
 
@@ -356,6 +357,11 @@ impl AccountTable {
             grants: grants.collect(),
             is_suspended: account.is_suspended(),
         })
+    }
+
+    /// Whether a process has entered the account, as every program with the library has that uses a card.
+    pub(super) fn has_entered(&self, id: &AllocationId, process: ProcessId) -> bool {
+        self.claims_of(id, process).is_some()
     }
 
     /// What one process claims on all cards.

@@ -9,19 +9,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use apportion_abi::Bytes;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, BurstRange, CardGrant, ClaimOwner,
-    EpochMillis, Ledger, ProcessId, SuspensionCause, SuspensionPhase,
+    EpochMillis, Ledger, ProcessId, SuspensionCause,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_write;
 
 mod burst_terms;
+mod suspension;
 
 use burst_terms::TermsRecord;
+use suspension::SuspensionRecord;
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -87,19 +90,15 @@ struct AllocationRecord {
     /// Whether it was put to sleep because a guarantee was called in, so that the agent must wake it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     called_in: bool,
+    /// Whether it was put to sleep because it was idle, so that a call of the driver must wake it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    idle: bool,
+    /// After how long without a call of the driver it is put to sleep, if ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    idle_after_ms: Option<u64>,
     /// When it last fell asleep or woke, if it ever did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     moved_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum SuspensionRecord {
-    #[default]
-    Running,
-    Suspending,
-    Suspended,
-    Resuming,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -135,30 +134,6 @@ struct GrantRecord {
     /// What a resume needs, if that is more than the limit.
     #[serde(default, skip_serializing_if = "is_zero")]
     needed_bytes: u64,
-}
-
-impl SuspensionRecord {
-    fn of(phase: SuspensionPhase) -> Self {
-        match phase {
-            SuspensionPhase::Running => Self::Running,
-            SuspensionPhase::Suspending => Self::Suspending,
-            SuspensionPhase::Suspended => Self::Suspended,
-            SuspensionPhase::Resuming => Self::Resuming,
-        }
-    }
-
-    fn phase(self) -> SuspensionPhase {
-        match self {
-            Self::Running => SuspensionPhase::Running,
-            Self::Suspending => SuspensionPhase::Suspending,
-            Self::Suspended => SuspensionPhase::Suspended,
-            Self::Resuming => SuspensionPhase::Resuming,
-        }
-    }
-
-    fn is_running(&self) -> bool {
-        *self == Self::Running
-    }
 }
 
 fn is_zero(bytes: &u64) -> bool {
@@ -258,8 +233,8 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         ceiling_bytes: grant.burst.map(|range| range.ceiling.0),
         needed_bytes: grant.needed.0,
     };
-    let is_called_in = allocation.suspension != SuspensionPhase::Running
-        && allocation.suspension_cause == SuspensionCause::Guarantee;
+    let is_asleep_for = |cause| suspension::is_asleep_for(allocation, cause);
+    let idle_after = allocation.idle_after.map(|idle| idle.as_millis());
     AllocationRecord {
         id: allocation.id.0.clone(),
         key: allocation.key.clone(),
@@ -270,7 +245,9 @@ fn record(allocation: &Allocation) -> AllocationRecord {
         burst: TermsRecord::of(allocation),
         whole: allocation.is_whole,
         suspension: SuspensionRecord::of(allocation.suspension),
-        called_in: is_called_in,
+        called_in: is_asleep_for(SuspensionCause::Guarantee),
+        idle: is_asleep_for(SuspensionCause::Idle),
+        idle_after_ms: idle_after.map(|idle| u64::try_from(idle).unwrap_or(u64::MAX)),
         moved_ms: (allocation.moved != allocation.created).then_some(allocation.moved.0),
     }
 }
@@ -307,11 +284,8 @@ fn allocation(path: &Path, record: AllocationRecord) -> Result<Allocation, Check
         terms: record.burst.map(Into::into).unwrap_or_default(),
         is_whole: record.whole,
         suspension: record.suspension.phase(),
-        suspension_cause: if record.called_in {
-            SuspensionCause::Guarantee
-        } else {
-            SuspensionCause::Client
-        },
+        suspension_cause: suspension::cause(record.called_in, record.idle),
+        idle_after: record.idle_after_ms.map(Duration::from_millis),
         moved: EpochMillis(record.moved_ms.unwrap_or(record.created_ms)),
     })
 }
@@ -344,7 +318,7 @@ mod tests {
     use std::time::Duration;
 
     use apportion_abi::{BurstTerms, CardCapacity, CardRequest, CardUuid};
-    use apportion_ledger::{LedgerEvent, OffenderPolicy, PlacementProposal};
+    use apportion_ledger::{LedgerEvent, OffenderPolicy, PlacementProposal, SuspensionPhase};
 
     use super::*;
 
@@ -370,6 +344,7 @@ mod tests {
                 ceilings: Vec::new(),
                 terms: BurstTerms::default(),
                 ttl,
+                idle_after: None,
             };
             let _ = ledger.apply(EpochMillis(1), LedgerEvent::Allocate(proposal));
         }
@@ -444,6 +419,7 @@ mod tests {
             ceilings: vec![share(90)],
             terms,
             ttl: Duration::from_secs(9),
+            idle_after: None,
         };
         let _ = ledger.apply(EpochMillis(3), LedgerEvent::Allocate(proposal));
         save(&path, &ledger, "boot").unwrap();

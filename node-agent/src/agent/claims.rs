@@ -93,6 +93,7 @@ impl NodeAgent {
             ceilings: Vec::new(),
             terms: BurstTerms::default(),
             ttl: TTL,
+            idle_after: None,
         };
         let reply = self.allocate(proposal);
         match reply

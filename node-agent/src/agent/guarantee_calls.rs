@@ -197,7 +197,7 @@ impl NodeAgent {
     }
 
     /// The next step of a call, after what is not used was withdrawn.
-    fn next_step(&mut self, claimant: &CallClaimant, asks: &[CardRequest]) -> CallStep {
+    pub(super) fn next_step(&mut self, claimant: &CallClaimant, asks: &[CardRequest]) -> CallStep {
         let step = self.step(claimant, asks);
         if step != CallStep::Awaited {
             return step;
@@ -217,7 +217,7 @@ impl NodeAgent {
     }
 
     /// Begins to put an allocation to sleep for somebody who was promised what it uses. Returns whether it did.
-    fn call_in(&mut self, id: &AllocationId) -> bool {
+    pub(super) fn call_in(&mut self, id: &AllocationId) -> bool {
         let begun = self.begin_call_in(id);
         match &begun {
             Ok(()) => {
@@ -355,7 +355,7 @@ impl NodeAgent {
                 && self.options.cards.burst_reclaim == BurstReclaim::Suspend;
             let claimant = CallClaimant::Sleeper(id.clone());
             match self.next_step(&claimant, &asks) {
-                CallStep::Ready => self.wake(&id),
+                CallStep::Ready => self.wake(&id, TransitionClient::Guarantee),
                 CallStep::Suspend(_) if is_its_turn && !self.state.calls.is_sampled() => {}
                 CallStep::Suspend(other) if is_its_turn => {
                     let call = GuaranteeCall {
@@ -374,10 +374,9 @@ impl NodeAgent {
         }
     }
 
-    fn wake(&mut self, id: &AllocationId) {
+    pub(super) fn wake(&mut self, id: &AllocationId, client: TransitionClient) {
         match self.state.apply(LedgerEvent::Resume { id: id.clone() }) {
             RequestOutcome::Answered(Ok(id)) => {
-                let client = TransitionClient::Guarantee;
                 self.state
                     .move_processes(id, TransitionGoal::Awake, true, client);
             }
@@ -393,7 +392,7 @@ impl NodeAgent {
     }
 }
 
-fn asks_of(lacks: Vec<(CardUuid, Bytes)>) -> Vec<CardRequest> {
+pub(super) fn asks_of(lacks: Vec<(CardUuid, Bytes)>) -> Vec<CardRequest> {
     let lacks = lacks.into_iter();
     lacks
         .map(|(card, bytes): (CardUuid, Bytes)| CardRequest { card, bytes })

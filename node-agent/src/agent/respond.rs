@@ -26,6 +26,10 @@ impl NodeAgent {
                     let _ = answer.send(Err(refusal));
                     return;
                 }
+                if let Err(refusal) = self.may_sleep_when_idle(&proposal) {
+                    let _ = answer.send(Err(refusal));
+                    return;
+                }
                 let (costs, cards) = (&self.state.costs, &self.state.cards);
                 let mut asks = proposal.asks.iter();
                 if let Some(unknown) = asks.find(|ask| costs.must_probe(cards, ask.card)) {

@@ -132,6 +132,7 @@ fn orphan(state: &mut AgentState, id: &AllocationId) -> Option<Allocation> {
         // Nothing says who suspended it. Whoever did, only the agent is sure to be there to wake it.
         suspension_cause: SuspensionCause::Guarantee,
         moved: now(),
+        idle_after: None,
     })
 }
 

@@ -4,11 +4,12 @@
 //! cannot be created or the checkpoint cannot be written.
 
 use apportion_abi::CardUuid;
-use apportion_abi::account::NewCard;
+use apportion_abi::account::{NewCard, ShareSuspension};
 use apportion_exit::error_chain;
 use apportion_ledger::{
     Allocation, AllocationId, AllocationOwner, AllocationPhase, AllocationRefusal, CardGrant,
-    Health, Ledger, LedgerEffect, LedgerEvent, ProcessId, SlotEvent, SuspensionPhase,
+    Health, Ledger, LedgerEffect, LedgerEvent, ProcessId, SlotEvent, SuspensionCause,
+    SuspensionPhase,
 };
 use apportion_proto::v1;
 use tonic::Status;
@@ -21,6 +22,7 @@ use super::clock::now;
 use super::context_cost::ContextCosts;
 use super::driver_limits::DriverLimits;
 use super::grants::{ContainerGrants, GrantSource};
+use super::idle_watches::IdleShares;
 use super::instance::InstanceFiles;
 use super::lingering::LingeringProcesses;
 use super::picture::StatePicture;
@@ -47,6 +49,7 @@ pub(super) struct AgentState {
     pub(super) grants: ContainerGrants,
     pub(super) suspensions: ProcessSuspensions,
     pub(super) calls: WaitingCalls,
+    pub(super) idle: IdleShares,
     pub(super) limits: DriverLimits,
     pub(super) publisher: StatusPublisher,
 }
@@ -127,7 +130,12 @@ impl AgentState {
                 self.accounts.set_overhead(&id, card, overhead);
             }
             LedgerEffect::SetSuspended { id, is_suspended } => {
-                self.accounts.set_suspended(&id, is_suspended);
+                let suspension = match is_suspended {
+                    true => self.ledger.allocation(&id).map(asleep),
+                    false => None,
+                };
+                let suspension = suspension.unwrap_or(ShareSuspension::Running);
+                self.accounts.set_suspended(&id, suspension);
             }
             LedgerEffect::CloseAccount(id) => self.close_account(&id),
             LedgerEffect::Kill(process) => {
@@ -152,10 +160,16 @@ impl AgentState {
         };
         let grants = allocation.grants.iter();
         let cards: Vec<_> = grants.map(|grant| self.new_card(grant)).collect();
-        let opened = self.accounts.open(id, &cards);
+        let asks_about_calls = allocation.idle_after.is_some();
+        let opened = self.accounts.open(id, &cards, asks_about_calls);
         opened.map_err(|error| error_chain(&error))?;
-        let is_suspended = allocation.suspension != SuspensionPhase::Running;
-        self.accounts.set_suspended(id, is_suspended);
+        let suspension = match allocation.suspension {
+            SuspensionPhase::Running => ShareSuspension::Running,
+            SuspensionPhase::Suspending
+            | SuspensionPhase::Suspended
+            | SuspensionPhase::Resuming => asleep(allocation),
+        };
+        self.accounts.set_suspended(id, suspension);
         self.give_account(id);
         self.listen_for_bursts(id);
         Ok(())
@@ -350,6 +364,14 @@ impl AgentState {
     }
 }
 
+/// What the account of an allocation says that is suspended.
+fn asleep(allocation: &Allocation) -> ShareSuspension {
+    match allocation.suspension_cause {
+        SuspensionCause::Client | SuspensionCause::Guarantee => ShareSuspension::Asleep,
+        SuspensionCause::Idle => ShareSuspension::AsleepUntilCalled,
+    }
+}
+
 /// Whether any process belongs to the allocation.
 pub(super) fn has_processes(members: &mut AllocationMembers, id: &AllocationId) -> bool {
     !members.of(id).is_empty() || members.search(id)
@@ -362,6 +384,7 @@ fn revocable(ledger: &Ledger, event: &LedgerEvent) -> Option<Allocation> {
         LedgerEvent::Commit { id, .. }
         | LedgerEvent::Resize { id, .. }
         | LedgerEvent::Suspend { id }
+        | LedgerEvent::Idle { id }
         | LedgerEvent::CallIn { id }
         | LedgerEvent::Suspended { id }
         | LedgerEvent::Resume { id }

@@ -4,10 +4,12 @@
 //! From the moment at which the ledger accepts a suspension, the programs of the allocation wait with what they charge.
 //! So the claims that are read after that show every process that has memory.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use apportion_abi::Bytes;
-use apportion_ledger::{AllocationId, AllocationRefusal, LedgerEvent, ProcessId, SuspensionPhase};
+use apportion_ledger::{
+    AllocationId, AllocationRefusal, LedgerEvent, ProcessId, SuspensionCause, SuspensionPhase,
+};
 use apportion_process_checkpoints::transition::{
     TransitionGoal, TransitionOrder, TransitionProcess,
 };
@@ -22,7 +24,7 @@ use super::suspensions::{RunningTransition, TransitionClient, TransitionEnd};
 use crate::api::request::{AgentRequest, Answer};
 use crate::api::tenant::TenantUid;
 use crate::api::wire;
-use crate::driver::transition::{self, LOCK_TIMEOUT, TransitionReport};
+use crate::driver::transition::{self, IDLE_LOCK_TIMEOUT, LOCK_TIMEOUT, TransitionReport};
 use crate::telemetry::suspension_stats::SuspensionResult;
 
 /// What one process has on all cards.
@@ -202,6 +204,15 @@ impl AgentState {
         all
     }
 
+    /// How long the locks of all processes of an allocation may take.
+    fn lock_timeout(&self, id: &AllocationId) -> Duration {
+        let cause = self.ledger.allocation(id).map(|of| of.suspension_cause);
+        match cause {
+            Some(SuspensionCause::Idle) => IDLE_LOCK_TIMEOUT,
+            Some(SuspensionCause::Client | SuspensionCause::Guarantee) | None => LOCK_TIMEOUT,
+        }
+    }
+
     /// Starts a child that brings the processes of an allocation to the goal.
     pub(super) fn move_processes(
         &mut self,
@@ -219,7 +230,7 @@ impl AgentState {
         let order = TransitionOrder {
             goal,
             processes: processes.collect(),
-            lock_timeout_ms: u32::try_from(LOCK_TIMEOUT.as_millis()).unwrap_or(u32::MAX),
+            lock_timeout_ms: u32::try_from(self.lock_timeout(&id).as_millis()).unwrap_or(u32::MAX),
             is_undone,
         };
         // What a sleeping process needs is in its claims, and in NVML only what one that runs has.
@@ -281,8 +292,12 @@ impl AgentState {
             Some(Err(problem)) => Err(problem),
             None => Err(format!("{}; what was done is being undone", end.trouble())),
         };
-        if matches!(done.client, TransitionClient::Guarantee) {
-            self.learn_from(&done, &result);
+        match done.client {
+            TransitionClient::Guarantee => self.learn_from(&done, &result),
+            TransitionClient::Idle => self.learn_from_idle(&done, &result),
+            TransitionClient::Suspend(_)
+            | TransitionClient::Resume(_)
+            | TransitionClient::Agent => {}
         }
         self.calls.want_samples();
         if !matches!(done.client, TransitionClient::Agent) {
@@ -348,7 +363,8 @@ impl AgentState {
                 });
                 drop(answer.send(reply));
             }
-            (TransitionClient::Guarantee | TransitionClient::Agent, _) => {}
+            (TransitionClient::Guarantee | TransitionClient::Idle | TransitionClient::Agent, _) => {
+            }
         }
     }
 

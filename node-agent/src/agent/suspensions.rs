@@ -55,6 +55,8 @@ pub(super) enum TransitionClient {
     Resume(Answer<v1::ResumeReply>),
     /// A guarantee that is called in, or the end of that.
     Guarantee,
+    /// A share that is idle, or that is called again.
+    Idle,
     /// The agent itself: it completes or undoes an unfinished transition.
     Agent,
 }

@@ -169,5 +169,6 @@ fn proposal(
         ceilings: Vec::new(),
         terms: BurstTerms::default(),
         ttl,
+        idle_after: None,
     }
 }

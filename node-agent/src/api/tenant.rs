@@ -122,7 +122,7 @@ fn counted(allocation: &Allocation, card: CardUuid) -> Bytes {
     };
     match (allocation.suspension, allocation.suspension_cause) {
         (SuspensionPhase::Suspended, SuspensionCause::Client) => grant.held,
-        (SuspensionPhase::Suspended, SuspensionCause::Guarantee)
+        (SuspensionPhase::Suspended, SuspensionCause::Guarantee | SuspensionCause::Idle)
         | (SuspensionPhase::Running | SuspensionPhase::Suspending | SuspensionPhase::Resuming, _) => {
             grant.held.max(grant.ceiling())
         }
@@ -142,6 +142,7 @@ mod tests {
             ceilings: Vec::new(),
             terms: BurstTerms::default(),
             ttl: std::time::Duration::ZERO,
+            idle_after: None,
         };
         let made = TenantUid(1000)
             .proposal(proposal("user 0 a", "train"))

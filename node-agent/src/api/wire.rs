@@ -29,6 +29,7 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
         ttl_ms,
         burst_weight_thousandths,
         burst_priority,
+        suspend_when_idle_ms,
     } = request;
     for (field, text) in [("idempotency_key", &key), ("name", &name)] {
         let is_text =
@@ -54,6 +55,7 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<PlacementProposal
             priority: burst_priority.unwrap_or_default(),
         },
         ttl,
+        idle_after: (suspend_when_idle_ms > 0).then(|| Duration::from_millis(suspend_when_idle_ms)),
     })
 }
 

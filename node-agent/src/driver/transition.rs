@@ -26,6 +26,8 @@ use crate::processes::procfs;
 
 /// How long all locks of a transition may take together.
 pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for a share that is idle. If something of it runs, it is not, and its other calls wait for so long in vain.
+pub(crate) const IDLE_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// What a transition may take beside its copies.
 const BESIDE: Duration = Duration::from_secs(20);
 /// How fast the copies must be at least, in bytes per second. Pageable memory over PCIe is ten times faster.

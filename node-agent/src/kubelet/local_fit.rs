@@ -99,6 +99,7 @@ impl LocalFit {
             asks,
             terms: BurstTerms::default(),
             ttl: TTL,
+            idle_after: None,
         };
         let reply = self
             .ask(|answer| AgentRequest::Allocate(proposal, NewcomerPatience::AsksAgain, answer))

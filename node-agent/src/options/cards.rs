@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use apportion_abi::OvercommitFactor;
-use apportion_abi::{Bytes, paths};
+use apportion_abi::units::parse_time;
+use apportion_abi::{Bytes, OvercommitFactor, paths};
 use apportion_ledger::OffenderPolicy;
 use clap::{Args, ValueEnum};
 
@@ -64,6 +64,11 @@ pub(crate) struct CardOptions {
     /// more than its guarantee, and how long that one runs before; 1s to 24h
     #[arg(long, env = "APPORTION_SUSPEND_TURN", value_name = "TIME", default_value = "30s", value_parser = turn)]
     pub(crate) suspend_turn: Duration,
+
+    /// The shortest time without a call of the driver after which `apportion run --suspend-when-idle` may put a program to
+    /// sleep; 1s to 24h
+    #[arg(long, env = "APPORTION_SUSPEND_WHEN_IDLE_MIN", value_name = "TIME", default_value = "10s", value_parser = turn)]
+    pub(crate) suspend_when_idle_min: Duration,
 
     /// Whether the driver keeps a memory limit of its own for each container with a share, behind the library: auto
     /// (where driver 615 or newer and the control groups allow it) or off
@@ -221,18 +226,9 @@ fn tick(text: &str) -> Result<Duration, String> {
 
 fn turn(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time from 1s to 24h, such as 30s, 5m or 1h".to_owned();
-    let (number, unit) = text
-        .split_at_checked(text.len().saturating_sub(1))
-        .ok_or_else(expected)?;
-    let number: u64 = number.parse().map_err(|_| expected())?;
-    let seconds = match unit {
-        "s" => number,
-        "m" => number.saturating_mul(60),
-        "h" => number.saturating_mul(3600),
-        _ => return Err(expected()),
-    };
-    if !(1..=86_400).contains(&seconds) {
-        return Err(expected());
+    let time = parse_time(text).ok_or_else(expected)?;
+    match time.as_secs() {
+        1..=86_400 => Ok(time),
+        _ => Err(expected()),
     }
-    Ok(Duration::from_secs(seconds))
 }

@@ -22,6 +22,7 @@ use crate::kubelet::stats::KubeletStats;
 use crate::processes::procfs;
 use crate::runtime::nri_plugin;
 use crate::telemetry::call_stats::CallStats;
+use crate::telemetry::idle_stats::IdleStats;
 use crate::telemetry::suspension_stats::SuspensionStats;
 
 #[derive(Clone, Debug)]
@@ -80,6 +81,7 @@ pub(crate) struct AgentStats {
     pub(crate) kubelet: KubeletStats,
     pub(crate) suspensions: SuspensionStats,
     pub(crate) calls: CallStats,
+    pub(crate) idle: IdleStats,
     /// The number of slots in each state; empty without a kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
     pub(crate) driver_limits: DriverLimitCounts,
@@ -140,6 +142,10 @@ pub(crate) fn allocation(
         .iter()
         .map(|grant| grant.enforcement)
         .max();
+    let is_asleep_for = |cause| {
+        allocation.suspension != SuspensionPhase::Running && allocation.suspension_cause == cause
+    };
+    let idle_after = allocation.idle_after.map(|idle| idle.as_millis());
     v1::Allocation {
         id: allocation.id.0.clone(),
         name: allocation.name.clone(),
@@ -162,8 +168,12 @@ pub(crate) fn allocation(
         enforcement: wire::enforcement(worst.unwrap_or_default()).into(),
         idempotency_key: allocation.key.clone(),
         suspension: wire::suspension(allocation.suspension).into(),
-        called_in: allocation.suspension != SuspensionPhase::Running
-            && allocation.suspension_cause == SuspensionCause::Guarantee,
+        called_in: is_asleep_for(SuspensionCause::Guarantee),
+        idle: is_asleep_for(SuspensionCause::Idle),
+        waits_to_wake: allocation.suspension == SuspensionPhase::Suspended
+            && is_asleep_for(SuspensionCause::Idle)
+            && account.is_some_and(AccountFiles::is_called),
+        suspend_when_idle_ms: idle_after.map_or(0, |idle| u64::try_from(idle).unwrap_or(u64::MAX)),
         burst_weight_thousandths: Some(allocation.terms.weight.thousandths()),
         burst_priority: Some(allocation.terms.priority),
     }

@@ -27,6 +27,7 @@
 mod api;
 #[cfg(not(loom))]
 mod burst;
+mod calls;
 #[cfg(not(loom))]
 mod guard;
 mod layout;
@@ -42,10 +43,11 @@ mod usage;
 pub use api::ApiFamily;
 #[cfg(not(loom))]
 pub use burst::{BurstMap, BurstTicket, CardBurst, NewBurst};
+pub use calls::{CallWords, SharedCallWords};
 pub use layout::{CardLimit, CardUse, LAYOUT_VERSION, MAX_CARDS, SLOTS, SlotCard, SlotHead};
 pub use limits::LimitSnapshot;
 #[cfg(not(loom))]
-pub use map::{LimitsMap, NewCard, UsageMap};
+pub use map::{LimitsMap, NewCard, ShareSuspension, UsageMap};
 #[cfg(not(loom))]
 pub use mapping::AccountOpenError;
 pub use shared_memory::{JoinOutcome, Share};

@@ -5,6 +5,7 @@
 //! small number.
 
 use core::fmt;
+use core::time::Duration;
 
 /// A number of bytes of device memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,9 +103,48 @@ pub fn parse_memory(text: &str) -> Option<Bytes> {
     (amount > 0).then_some(Bytes(amount))
 }
 
+/// Parses a time as options take it: a whole number of seconds, minutes or hours (`30s`, `5m`, `1h`).
+///
+/// Returns `None` for anything else, and for times that do not fit 64 bits of seconds.
+#[must_use]
+pub fn parse_time(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return None,
+    };
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = is_number.then(|| number.parse().ok())??;
+    Some(Duration::from_secs(number.checked_mul(unit)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_a_whole_number_with_a_unit() {
+        for (text, seconds) in [("0s", 0), ("30s", 30), ("5m", 300), ("24h", 86_400)] {
+            assert_eq!(parse_time(text), Some(Duration::from_secs(seconds)));
+        }
+        for text in [
+            "",
+            "s",
+            "30",
+            "1.5h",
+            "-1s",
+            "+1s",
+            "1d",
+            "30\u{b5}",
+            " 1s",
+            "1m30s",
+            "18446744073709551615h",
+        ] {
+            assert_eq!(parse_time(text), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn a_plain_number_is_mib_as_in_kai() {

@@ -4,12 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use apportion_abi::account::{
-    AccountUsage, CardLimit, CardUse, ChargeOutcome, JoinOutcome, ProcessRegistration, SLOTS,
-    SlotCard, SlotHead, SlotOwner,
+    AccountUsage, CallWords, CardLimit, CardUse, ChargeOutcome, JoinOutcome, ProcessRegistration,
+    SLOTS, SharedCallWords, SlotCard, SlotHead, SlotOwner,
 };
 use apportion_abi::{Bytes, CardUuid, SHARE_UNIT};
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
 
 /// Amounts are in share units, because limits are whole ones.
@@ -182,4 +183,113 @@ fn what_a_dead_maker_leaves_to_another_counts_at_every_moment() {
         assert_eq!(pages.usage().claimed(0), units(6));
         assert_eq!(pages.usage().claimed_by(taker, 0).0, units(6));
     });
+}
+
+/// A share that sleeps when it is idle, and the driver's gate.
+struct IdlePages {
+    epoch: AtomicU64,
+    suspended: AtomicU64,
+    heads: Vec<SlotHead>,
+    without_slot: AtomicU64,
+    /// Whether a thread is between its look at the epoch and the gate, as its state shows the agent.
+    on_its_way: AtomicBool,
+    /// Whether the driver holds calls.
+    gate: Mutex<bool>,
+    is_held: AtomicBool,
+    has_rung: AtomicBool,
+}
+
+impl IdlePages {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            epoch: AtomicU64::new(1),
+            suspended: AtomicU64::new(0),
+            heads: (0..SLOTS).map(|_| SlotHead::default()).collect(),
+            without_slot: AtomicU64::new(0),
+            on_its_way: AtomicBool::new(false),
+            gate: Mutex::new(false),
+            is_held: AtomicBool::new(false),
+            has_rung: AtomicBool::new(false),
+        })
+    }
+
+    fn shared(&self) -> SharedCallWords<'_> {
+        SharedCallWords::new(&self.epoch, &self.suspended)
+    }
+
+    fn words(&self) -> CallWords<'_> {
+        CallWords::new(&self.heads, Some(&self.without_slot), None)
+    }
+
+    /// One call of a process in this slot, as the hooks make it. `seen` is the last epoch that it published.
+    fn call(&self, slot: Option<usize>, seen: &mut u64) {
+        self.on_its_way.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let epoch = self.shared().epoch();
+        if epoch != *seen {
+            self.words().publish(slot, epoch);
+            *seen = epoch;
+            if self.shared().wakes() {
+                self.has_rung.store(true, Ordering::SeqCst);
+            }
+        }
+        if *self.gate.lock().unwrap() {
+            self.is_held.store(true, Ordering::SeqCst);
+        }
+        self.on_its_way.store(false, Ordering::SeqCst);
+    }
+
+    /// One look of the agent at a share that runs. Returns whether it put it to sleep.
+    fn look(&self) -> bool {
+        let shared = self.shared();
+        if self.words().has_called(shared.epoch()) {
+            shared.begin_epoch();
+        }
+        fence(Ordering::SeqCst);
+        // The agent waits until each thread was seen elsewhere. Here it gives up if it is not.
+        if self.on_its_way.load(Ordering::SeqCst) || self.words().has_called(shared.epoch()) {
+            return false;
+        }
+        self.suspended.store(2, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        *self.gate.lock().unwrap() = true;
+        true
+    }
+}
+
+fn no_call_is_overlooked(slots: [Option<usize>; 2]) {
+    model(move || {
+        let pages = IdlePages::new();
+        let mut before = 0;
+        pages.call(slots[0], &mut before);
+        let other = pages.clone();
+        let program = thread::spawn(move || {
+            let mut seen = before;
+            other.call(slots[0], &mut seen);
+            let mut newcomer = 0;
+            other.call(slots[1], &mut newcomer);
+        });
+        let mut sleeps = false;
+        for _ in 0..2 {
+            sleeps = sleeps || pages.look();
+        }
+        program.join().unwrap();
+        let called = pages.words().has_called(pages.shared().epoch());
+        if pages.is_held.load(Ordering::SeqCst) {
+            assert!(sleeps && called, "a call waits that the agent does not see");
+        }
+        if pages.has_rung.load(Ordering::SeqCst) {
+            assert!(called, "the agent is told, and finds the call");
+        }
+    });
+}
+
+#[test]
+fn a_call_that_a_sleeping_share_holds_is_seen() {
+    no_call_is_overlooked([Some(0), Some(1)]);
+}
+
+#[test]
+fn a_call_of_a_process_without_a_slot_is_seen() {
+    no_call_is_overlooked([Some(0), None]);
 }

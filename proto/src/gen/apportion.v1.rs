@@ -130,6 +130,9 @@ pub struct AllocateRequest {
     /// How long the reservation waits for its commit; 0 asks for the agent's default of 60 seconds.
     #[prost(uint64, tag = "4")]
     pub ttl_ms: u64,
+    /// After how long without a call of the driver its processes are put to sleep, until they call; 0 for never.
+    #[prost(uint64, tag = "20")]
+    pub suspend_when_idle_ms: u64,
     /// What parts of the memory that nobody was guaranteed it gets beside others, in thousandths, at most 1000000000. 0 gets
     /// only what others leave. Absent is 1000, a weight of 1. Without a limit above `bytes` it means nothing.
     #[prost(uint32, optional, tag = "30")]
@@ -399,6 +402,15 @@ pub struct Allocation {
     /// them stays reserved.
     #[prost(bool, tag = "20")]
     pub called_in: bool,
+    /// Whether they sleep because they did not use the GPU. The agent wakes them when they call the driver.
+    #[prost(bool, tag = "21")]
+    pub idle: bool,
+    /// Whether they sleep, have called the driver, and wait until their memory is free again.
+    #[prost(bool, tag = "22")]
+    pub waits_to_wake: bool,
+    /// After how long without a call of the driver they are put to sleep; 0 for never.
+    #[prost(uint64, tag = "23")]
+    pub suspend_when_idle_ms: u64,
     /// As they were asked for; an agent that doesn't say treats all alike.
     #[prost(uint32, optional, tag = "30")]
     pub burst_weight_thousandths: ::core::option::Option<u32>,

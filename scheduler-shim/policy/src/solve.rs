@@ -175,6 +175,7 @@ fn probe(
     let wanted = ScenarioContext {
         recorded,
         demand: card_demand(session, tasks),
+        near: session.facts().affinity_terms().needed_by(tasks),
         bound: &bound,
         may_lose: search.may_lose,
     };

@@ -461,6 +461,7 @@ async fn allocate(
         name: pod.full(),
         shares: wire_shares(shares),
         ttl_ms: RESERVED_MS,
+        suspend_when_idle_ms: 0,
         burst_weight_thousandths: Some(terms.weight.thousandths()),
         burst_priority: Some(terms.priority),
     };

@@ -22,11 +22,14 @@ fn bench_card(card: [u8; 16]) -> NewCard {
     }
 }
 
-/// Creates an account for one card in an empty folder.
-pub(crate) fn create(folder: &Path, card: [u8; 16]) -> Result<()> {
+/// Creates an account for one card in an empty folder. `asks_about_calls` as for a share that sleeps when it is idle.
+pub(crate) fn create(folder: &Path, card: [u8; 16], asks_about_calls: bool) -> Result<()> {
     let card = bench_card(card);
     let (limits, usage) = (at(folder, LIMITS_FILE)?, at(folder, USAGE_FILE)?);
-    LimitsMap::create(&limits, &[card]).map_err(|error| anyhow!("{error}"))?;
+    let limits = LimitsMap::create(&limits, &[card]).map_err(|error| anyhow!("{error}"))?;
+    if asks_about_calls {
+        limits.calls().begin_epoch();
+    }
     UsageMap::create(&usage, 1).map_err(|error| anyhow!("{error}"))?;
     Ok(())
 }

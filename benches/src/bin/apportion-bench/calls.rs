@@ -91,6 +91,8 @@ const ROWS: &[MeasuredCall] = &[
     },
 ];
 
+/// The budget, in nanoseconds, for what it adds to a call that its share sleeps when it is idle.
+const WATCHED: f64 = 20.0;
 /// The budget, in nanoseconds, for what a hook adds to the program's own call: two changes of the capture mode.
 const GUARD: f64 = 20.0;
 
@@ -104,11 +106,31 @@ pub(crate) fn compare(setting: &BenchSetup, rounds: usize) -> Result<()> {
     for row in ROWS {
         pair(setting, row, BenchDriver::Simulated, rounds)?.print(row.what, None);
     }
+    heading("One call in a share that sleeps when it is idle, against a share that does not");
+    for (what, work) in [
+        ("launch", WorkerTask::Launch),
+        ("a function without a hook", WorkerTask::Unhooked),
+    ] {
+        watched(setting, work, rounds)?.print(what, Some(WATCHED));
+    }
     heading(
         "One question of a hook in the relaxed capture mode, against a driver that has no modes",
     );
     guard(setting, rounds)?.print("cuStreamSynchronize with a pool", Some(GUARD));
     Ok(())
+}
+
+/// Both runs use the library. One of the shares asks it about calls.
+fn watched(setting: &BenchSetup, work: WorkerTask, rounds: usize) -> Result<PairedSamples> {
+    let mut pair = PairedSamples::default();
+    let middle = |driver| -> Result<f64> {
+        Ok(SampleQuantiles::of(setting.samples(work, driver, true)?).middle)
+    };
+    for _ in 0..rounds {
+        pair.without.push(middle(BenchDriver::Null)?);
+        pair.with.push(middle(BenchDriver::Watched)?);
+    }
+    Ok(pair)
 }
 
 /// Both runs use the library. It changes the capture mode only if the driver has modes.

@@ -98,6 +98,11 @@ impl Cuda {
         Ok(function)
     }
 
+    /// Makes no context current, by a function that has no hook.
+    pub(crate) fn leave(&self) -> i32 {
+        (self.set_current)(0)
+    }
+
     /// The free memory that the driver reports, in bytes.
     pub(crate) fn free_memory(&self) -> Result<usize> {
         let (mut free, mut total) = (0, 0);

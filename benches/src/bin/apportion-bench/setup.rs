@@ -26,6 +26,8 @@ pub(crate) enum BenchDriver {
     NullElastic,
     /// The same without stream capture modes, like drivers before CUDA 10.1.
     Modeless,
+    /// The driver that does nothing, for a share that sleeps when it is idle.
+    Watched,
     Simulated,
 }
 
@@ -38,9 +40,10 @@ pub(crate) struct BenchSetup {
 }
 
 /// The drivers that have an account each.
-const DRIVERS: [BenchDriver; 3] = [
+const DRIVERS: [BenchDriver; 4] = [
     BenchDriver::Null,
     BenchDriver::NullElastic,
+    BenchDriver::Watched,
     BenchDriver::Simulated,
 ];
 /// The function that a driver without modes lacks, and an unused name to replace it with. Both have the same length and
@@ -93,8 +96,9 @@ impl BenchSetup {
             std::fs::create_dir(&account)?;
             match driver {
                 BenchDriver::NullElastic => account::create_elastic(&account, card)?,
+                BenchDriver::Watched => account::create(&account, card, true)?,
                 BenchDriver::Null | BenchDriver::Modeless | BenchDriver::Simulated => {
-                    account::create(&account, card)?;
+                    account::create(&account, card, false)?;
                 }
             }
             setting.samples(WorkerTask::FirstUse, driver, true)?;
@@ -131,13 +135,16 @@ impl BenchSetup {
         self.folder.path().join(match driver {
             BenchDriver::Null | BenchDriver::Modeless => "account-null",
             BenchDriver::NullElastic => "account-elastic",
+            BenchDriver::Watched => "account-watched",
             BenchDriver::Simulated => "account-simulated",
         })
     }
 
     fn driver_folder(&self, driver: BenchDriver) -> PathBuf {
         match driver {
-            BenchDriver::Null | BenchDriver::NullElastic => self.folder.path().join("null"),
+            BenchDriver::Null | BenchDriver::NullElastic | BenchDriver::Watched => {
+                self.folder.path().join("null")
+            }
             BenchDriver::Modeless => self.folder.path().join("modeless"),
             BenchDriver::Simulated => self.libraries.join(SIM_LIBRARIES),
         }

@@ -37,6 +37,8 @@ pub(crate) enum WorkerTask {
     Stay,
     /// Launching a kernel that does nothing
     Launch,
+    /// Calling a function that has no hook
+    Unhooked,
     /// Opening and closing a library that stays loaded
     Open,
     /// The same for a library that must resolve symbols in itself first
@@ -133,6 +135,7 @@ pub(crate) fn measure(work: WorkerTask) -> Result<()> {
             let kernel = cuda.kernel()?;
             samples(&cuda, || cuda.launch(kernel))?
         }
+        WorkerTask::Unhooked => samples(&cuda, || cuda.leave())?,
         WorkerTask::Open => samples(&cuda, || open_and_close(RTLD_NOW))?,
         WorkerTask::OpenDeep => samples(&cuda, || open_and_close(RTLD_NOW | RTLD_DEEPBIND))?,
     };

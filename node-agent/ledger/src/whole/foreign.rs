@@ -82,6 +82,7 @@ impl Ledger {
             is_whole: true,
             suspension: SuspensionPhase::Running,
             suspension_cause: SuspensionCause::Client,
+            idle_after: None,
             moved: now,
         };
         self.allocations.insert(id.clone(), allocation);

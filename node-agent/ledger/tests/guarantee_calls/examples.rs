@@ -134,3 +134,34 @@ fn a_client_takes_a_sleeper_over() {
     let held = node.ledger.allocation(&large).unwrap().grants[0].held;
     assert_eq!(held, Bytes::ZERO, "its guarantee is free, too");
 }
+
+#[test]
+fn a_sleeper_does_not_wait_for_an_idle_share_that_waits_for_its_end() {
+    let mut node = CallingNode::new();
+    let idle = node.arrive(900, 900).expect("there is room");
+    assert!(node.use_up_to(&idle, 900));
+    node.sample();
+    node.answer(LedgerEvent::Idle { id: idle.clone() })
+        .expect("it runs");
+    node.apply(LedgerEvent::Suspended { id: idle.clone() });
+    node.sample();
+    let bursts = node
+        .arrive(300, 1000)
+        .expect("an idle share gives all back");
+    assert!(node.use_up_to(&bursts, 900));
+    node.sample();
+    node.put_to_sleep(&bursts);
+    node.sample();
+    let found = node.ledger.allocation(&idle).expect("it is there");
+    let called = GuaranteeCall {
+        claimant: found.claimant(),
+        name: found.name.clone(),
+        asks: vec![request(900)],
+    };
+    node.apply(LedgerEvent::CallOpened(called.clone()));
+    assert_ne!(node.step(&called.claimant, &called.asks), CallStep::Ready);
+    node.act().unwrap();
+    assert!(node.is_awake(&bursts), "900 never fit beside its 300");
+    node.end(&bursts);
+    assert_eq!(node.step(&called.claimant, &called.asks), CallStep::Ready);
+}

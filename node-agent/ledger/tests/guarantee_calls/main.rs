@@ -109,6 +109,7 @@ impl CallingNode {
             ceilings: vec![request(limit)],
             terms: BurstTerms::default(),
             ttl: Duration::from_secs(3600),
+            idle_after: None,
         }
     }
 

@@ -80,6 +80,7 @@ impl WholeCardNode {
             ceilings: Vec::new(),
             terms: BurstTerms::default(),
             ttl: TTL,
+            idle_after: None,
         };
         self.apply(LedgerEvent::Allocate(proposal)).ok()
     }

@@ -178,10 +178,14 @@ pub(super) const ROWS: &[AgentMetric] = rows! {
         SeriesSource::Node(|f| number(f.view.counts.driver_limits.containers as u64));
     Counter "apportion_driver_limit_failures_total" "Memory limits of containers that the driver refused"
         SeriesSource::Node(|f| number(f.view.counts.driver_limits.failures));
-    Counter "apportion_suspensions_total" "Suspensions and resumes of programs, by clients and for guarantees, by action and result"
+    Counter "apportion_suspensions_total" "Suspensions and resumes of programs, by clients, for guarantees and because they were idle, by action and result"
         SeriesSource::Labels(&["action", "result"], suspensions);
     Histogram "apportion_suspension_duration_seconds" "Time that it took to put programs to sleep or to wake them, by action"
         SeriesSource::Spread("action", |f| &f.view.counts.suspensions.durations);
+    Counter "apportion_idle_suspensions_total" "Suspensions of shares that were idle and resumes of those that were called again, by action and result"
+        SeriesSource::Labels(&["action", "result"], idle_suspensions);
+    Histogram "apportion_idle_wake_duration_seconds" "Time that calls waited which woke an idle share, by whether its memory was free: at_once or after_waiting"
+        SeriesSource::Spread("result", |f| &f.view.counts.idle.wakes);
     Counter "apportion_guarantee_calls_total" "New allocations whose guarantee was used by others, by result"
         SeriesSource::Labels(&["result"], guarantee_calls);
     Histogram "apportion_guarantee_call_duration_seconds" "Time until a new allocation got a guarantee that was used by others, by result"

@@ -9,6 +9,7 @@ use apportion_ledger::{AllocationRefusal, NoticeKind, XidSeverity};
 use apportion_proto::v1;
 
 use crate::telemetry::call_stats;
+use crate::telemetry::idle_stats;
 use crate::telemetry::suspension_stats::{ACTIONS, RESULTS};
 
 use super::snapshot::{self, ScrapeSnapshot, ShareMetrics};
@@ -348,14 +349,20 @@ fn by_cause(facts: &ScrapeSnapshot, count: fn(&v1::Allocation) -> u64) -> Vec<Sa
     let asleep: Vec<_> = all
         .filter(|of| of.suspension() == v1::SuspensionState::Suspended)
         .collect();
-    let of = |(cause, is_called_in): (&str, bool)| {
-        let those = asleep.iter().filter(|of| of.called_in == is_called_in);
+    let of = |(cause, is_called_in, is_idle): (&str, bool, bool)| {
+        let those = asleep.iter();
+        let those = those.filter(|of| of.called_in == is_called_in && of.idle == is_idle);
         (
             vec![cause.to_owned()],
             number(those.map(|of| count(of)).sum()),
         )
     };
-    [("client", false), ("guarantee", true)].map(of).to_vec()
+    let causes = [
+        ("client", false, false),
+        ("guarantee", true, false),
+        ("idle", false, true),
+    ];
+    causes.map(of).to_vec()
 }
 
 pub(super) fn suspended_shares(facts: &ScrapeSnapshot) -> Vec<Sample> {
@@ -375,6 +382,17 @@ pub(super) fn suspensions(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let counts = &facts.view.counts.suspensions;
     let of = |action: &'static str| {
         RESULTS.map(|result| {
+            let count = number(counts.count_of(action, result));
+            (vec![action.to_owned(), result.to_owned()], count)
+        })
+    };
+    ACTIONS.into_iter().flat_map(of).collect()
+}
+
+pub(super) fn idle_suspensions(facts: &ScrapeSnapshot) -> Vec<Sample> {
+    let counts = &facts.view.counts.idle;
+    let of = |action: &'static str| {
+        idle_stats::RESULTS.map(|result| {
             let count = number(counts.count_of(action, result));
             (vec![action.to_owned(), result.to_owned()], count)
         })

@@ -5,7 +5,7 @@
 //!
 //! # Decision: one version so far
 //! A word that was always zero can get a meaning without a new version, if zero means the old behaviour.
-//! `further_reserve`, `denied_by`, `modules`, `suspended`, `has_burst` and the words of shares did so. Thus agents and libraries of different
+//! `further_reserve`, `denied_by`, `modules`, `suspended`, `has_burst`, the words of shares and those of calls did so. Thus agents and libraries of different
 //! releases understand each other. A new version is for changes that cannot be made that way. An agent that meets a
 //! version which it cannot read reports it and leaves the account to its programs, which keep their limits. Accounts
 //! of version 1 are recorded in `tests/files` and stay readable for ever.
@@ -36,8 +36,8 @@ pub(super) const BURST_MAGIC: u64 = u64::from_be_bytes(*b"APPBURST");
 #[cfg(not(loom))]
 pub(super) const USAGE_MAGIC: u64 = u64::from_be_bytes(*b"APPUSAGE");
 
-/// The header of either file. Written once, before the file gets its name; read when it is opened. `suspended` is the
-/// exception.
+/// The header of either file. Written once, before the file gets its name; read when it is opened. `suspended` and `epoch`
+/// are the exceptions.
 #[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -46,13 +46,16 @@ pub(super) struct AccountHeader {
     pub(super) version: u32,
     pub(super) cards: u32,
     pub(super) size: u64,
-    /// Whether the share is suspended: 1 or 0. Only used in a `limits` file.
+    /// Whether the share is suspended: 0, 1, or 2 if a call of the driver wakes it. Only used in a `limits` file.
     /// Written by: agent when it suspends and resumes. Read by: every charge, after its claim. SeqCst: either the charge
     /// sees that the share is suspended, or the agent sees the claim.
     pub(super) suspended: AtomicU64,
     /// Zeroes. They have a name so that they are written: otherwise every program with a limit could read what the
     /// writer's stack held there.
-    pub(super) unused: [u64; 3],
+    pub(super) unused: [u64; 2],
+    /// Of a `limits` file: the epoch of calls, see `calls`. 0 if nobody asks about calls.
+    /// Written by: agent, after it has seen calls of this epoch. Read by: every call of the driver. Acquire/Release.
+    pub(super) epoch: AtomicU64,
     /// Of a `limits` file: whether the account has a `burst` file, 1 or 0.
     pub(super) has_burst: u64,
 }
@@ -106,7 +109,7 @@ pub struct CardUse {
     pub(super) denied_by: [AtomicU64; 3],
 }
 
-/// The owner of a slot, and one share, which is unrelated to that slot: see `shares`.
+/// The owner of a slot, when it last called the driver, and one share, which is unrelated to that slot: see `shares`.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SlotHead {
@@ -128,6 +131,11 @@ pub struct SlotHead {
     pub(super) key: AtomicU64,
     /// The card (high 16 bits) and the bytes (low 48 bits). Written and read like `key`.
     pub(super) amount: AtomicU64,
+    /// The last epoch in which the slot's owner called the driver, see `calls`. Unlike the words above, it is the
+    /// owner's.
+    /// Written by: the owner, at its first call in an epoch. Read by: agent. Release/Acquire, with a SeqCst fence before
+    /// the owner reads `suspended`.
+    pub(super) called: AtomicU64,
 }
 
 /// What one process holds on one card.

@@ -9,8 +9,9 @@
 //! because it would only harm itself.
 
 use core::ffi::CStr;
-use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::Ordering::{Acquire, SeqCst};
 
+use super::calls::{ASLEEP_UNTIL_CALLED, CallWords, SharedCallWords};
 use super::layout::{
     AccountHeader, AtomicU64, CardLimit, LIMITS_MAGIC, SLOTS, SlotHead, USAGE_MAGIC,
 };
@@ -122,12 +123,33 @@ impl LimitsMap {
         self.mapping.header().suspended.load(SeqCst) != 0
     }
 
-    /// Says whether the share is suspended. For the agent, which reads the claims after it.
-    pub fn set_suspended(&self, is_suspended: bool) {
+    /// Says whether the share is suspended. For the agent, which reads the claims and the calls after it.
+    pub fn set_suspended(&self, suspension: ShareSuspension) {
         let word = &self.mapping.header().suspended;
-        word.store(u64::from(is_suspended), SeqCst);
+        word.store(suspension as u64, SeqCst);
         core::sync::atomic::fence(SeqCst);
     }
+
+    /// The words of all calls of the driver.
+    #[must_use]
+    pub fn calls(&self) -> SharedCallWords<'_> {
+        let header = self.mapping.header();
+        SharedCallWords {
+            epoch: &header.epoch,
+            suspended: &header.suspended,
+        }
+    }
+}
+
+/// Whether the programs of a share run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShareSuspension {
+    /// They run.
+    Running = 0,
+    /// They are suspended until somebody resumes them.
+    Asleep = 1,
+    /// They are suspended until they call the driver.
+    AsleepUntilCalled = ASLEEP_UNTIL_CALLED as isize,
 }
 
 /// A mapped `usage` file.
@@ -184,6 +206,18 @@ impl UsageMap {
     #[must_use]
     pub fn address(&self) -> usize {
         self.mapping.start.addr().get()
+    }
+
+    /// The words for calls of the driver by processes without a slot.
+    #[must_use]
+    pub fn calls(&self) -> CallWords<'_> {
+        let words: &[AtomicU64] = self.mapping.slice(size_of::<AccountHeader>(), 3);
+        let AccountUsage {
+            heads, slots_used, ..
+        } = self.usage();
+        let used = usize::try_from(slots_used.load(Acquire)).unwrap_or(usize::MAX);
+        let heads = heads.get(..used).unwrap_or(heads);
+        CallWords::new(heads, words.get(1), words.get(2))
     }
 
     /// The counters of the account in the mapped file.

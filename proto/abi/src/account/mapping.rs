@@ -227,7 +227,8 @@ impl FileMapping {
             cards: cards as u32,
             size: size as u64,
             suspended: AtomicU64::new(0),
-            unused: [0; 3],
+            unused: [0; 2],
+            epoch: AtomicU64::new(0),
             has_burst: 0,
         };
         // SAFETY: the mapping is writable, larger than a header and page-aligned; nobody else has it.
@@ -280,7 +281,7 @@ const fn size_for(magic: u64, cards: usize) -> usize {
     }
 }
 
-/// Header, then a line with `slots_used`, then the cards, then the slots.
+/// Header, then a line with `slots_used` and two words of `calls`, then the cards, then the slots.
 pub(super) const fn slots_at(cards: usize) -> usize {
     2 * size_of::<AccountHeader>() + cards * size_of::<CardUse>()
 }

@@ -567,12 +567,14 @@ async fn a_container_has_one_claim_and_a_pod_may_have_several() {
         .expect("each container has one");
 }
 
-/// Claims and shares by annotation in random order, while the agent is killed at random.
+/// Claims and shares by annotation in random order, while the agent is killed at random. `APPORTION_STORM_STEPS` and
+/// `APPORTION_STORM_SEED` ask for more steps and for others.
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_and_annotations_never_take_more_than_the_card_whatever_dies() {
-    let steps = std::env::var("APPORTION_STORM_STEPS").ok();
-    let steps: usize = steps.and_then(|steps| steps.parse().ok()).unwrap_or(600);
-    let (mut node, mut dice) = (ClaimNode::new(2).await, SuiteRng(20_261_126));
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let steps = number("APPORTION_STORM_STEPS").unwrap_or(600);
+    let seed = number("APPORTION_STORM_SEED").unwrap_or(20_261_126);
+    let (mut node, mut dice) = (ClaimNode::new(2).await, SuiteRng(seed));
     let devices = [node.device(0).await, node.device(1).await];
     let mut claims: BTreeMap<String, u64> = BTreeMap::new();
     let mut shares: BTreeMap<String, String> = BTreeMap::new();
