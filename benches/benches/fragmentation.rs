@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
-    Job, Node, PlacementStrategy, PodSet, Queue, Quota, SharedCardPreference, SubGroupSet, Task,
+    Job, Node, PlacementStrategy, PodSet, Queue, SharedCardPreference, SubGroupSet, Task,
     TaskGpuRequest, TaskStatus,
 };
 use apportion_policy::{Action, Cluster, Decision, Session};
@@ -169,19 +169,7 @@ fn pods(mix: WorkloadMix, seed: u64) -> Vec<BenchPod> {
 }
 
 fn cluster(strategy: PlacementStrategy, shared: SharedCardPreference) -> Cluster {
-    let queue = Queue {
-        name: "all".to_owned(),
-        parent: None,
-        created: Duration::ZERO,
-        priority: 100,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
-        gpu: Quota::UNLIMITED,
-        usage: [0.0; 3],
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
-        burst_limit: None,
-    };
+    let queue = Queue::unbounded("all");
     let mut cluster = Cluster {
         nodes: (0..NODES)
             .map(|number| Node {

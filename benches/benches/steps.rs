@@ -62,20 +62,12 @@ fn node(number: usize) -> Node {
 
 fn queue(name: &str, parent: Option<&str>, deserved: usize) -> Queue {
     Queue {
-        name: name.to_owned(),
         parent: parent.map(str::to_owned),
-        created: Duration::ZERO,
-        priority: 100,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
         gpu: Quota {
             deserved: deserved as f64,
             ..Quota::UNLIMITED
         },
-        usage: [0.0; 3],
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
-        burst_limit: None,
+        ..Queue::unbounded(name)
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use apportion::output;
 use apportion::table::{CellAlignment, TableColumn, lay_out};
 use apportion_abi::names::{ANNOTATION_QUEUE_BURST_LIMIT, RESOURCE_QUEUE_LIMITS, RESOURCE_WHOLE};
+use apportion_admission::queue::burst_limit;
 use apportion_crds::{Amounts, PodGroup, Queue};
 use apportion_exit::CommandFailure;
 use apportion_kubernetes::Quantity;
@@ -41,33 +42,7 @@ pub(crate) struct QueueListEntry {
     pub(crate) trouble: Option<String>,
 }
 
-/// The columns about the limits of pods.
-const OF_LIMITS: [TableColumn<QueueListEntry>; 2] = [
-    TableColumn {
-        title: "LIMITS OF PODS",
-        cell: |view| amount_or_dash(view.allocated_limits),
-        side: CellAlignment::Right,
-    },
-    TableColumn {
-        title: "BURST LIMIT",
-        cell: |view| amount_or_dash(view.burst_limit),
-        side: CellAlignment::Right,
-    },
-];
-
-/// The columns of a table of queues. The limits of pods are shown if any queue bounds them.
-fn columns(views: &[QueueListEntry]) -> Vec<TableColumn<QueueListEntry>> {
-    let mut columns = Vec::from(COLUMNS);
-    let before = columns
-        .iter()
-        .position(|column| column.title == "WAITING GROUPS");
-    if let Some(before) = before.filter(|_| views.iter().any(|view| view.burst_limit.is_some())) {
-        columns.splice(before..before, OF_LIMITS);
-    }
-    columns
-}
-
-const COLUMNS: [TableColumn<QueueListEntry>; 7] = [
+const OF_AMOUNTS: [TableColumn<QueueListEntry>; 5] = [
     TableColumn {
         title: "QUEUE",
         cell: |view| format!("{}{}", "  ".repeat(view.depth), view.queue),
@@ -93,6 +68,23 @@ const COLUMNS: [TableColumn<QueueListEntry>; 7] = [
         cell: |view| amount(view.requested),
         side: CellAlignment::Right,
     },
+];
+
+/// Shown if any queue bounds the limits of its pods.
+const OF_LIMITS: [TableColumn<QueueListEntry>; 2] = [
+    TableColumn {
+        title: "LIMITS OF PODS",
+        cell: |view| amount_or_dash(view.allocated_limits),
+        side: CellAlignment::Right,
+    },
+    TableColumn {
+        title: "BURST LIMIT",
+        cell: |view| amount_or_dash(view.burst_limit),
+        side: CellAlignment::Right,
+    },
+];
+
+const OF_STATE: [TableColumn<QueueListEntry>; 2] = [
     TableColumn {
         title: "WAITING GROUPS",
         cell: |view| view.waiting.to_string(),
@@ -107,6 +99,16 @@ const COLUMNS: [TableColumn<QueueListEntry>; 7] = [
         side: CellAlignment::Left,
     },
 ];
+
+/// The columns of a table of queues.
+fn columns(views: &[QueueListEntry]) -> Vec<TableColumn<QueueListEntry>> {
+    let mut columns = Vec::from(OF_AMOUNTS);
+    if views.iter().any(|view| view.burst_limit.is_some()) {
+        columns.extend(OF_LIMITS);
+    }
+    columns.extend(OF_STATE);
+    columns
+}
 
 pub(crate) async fn show(cluster: &ClusterConnection, as_json: bool) -> Result<(), CommandFailure> {
     let queues: Vec<Queue> = cluster.all("queues").await?;
@@ -178,8 +180,7 @@ pub(crate) fn view(queue: &Queue, depth: usize, waiting: usize) -> QueueListEntr
     let annotations = queue.annotations();
     let burst_limit = annotations
         .get(ANNOTATION_QUEUE_BURST_LIMIT)
-        .and_then(|text| text.parse().ok())
-        .filter(|limit: &f64| limit.is_finite() && *limit >= 0.0);
+        .and_then(|text| burst_limit(text)?);
     QueueListEntry {
         queue: queue.name_any(),
         parent: Some(parent).filter(|parent| !parent.is_empty()),

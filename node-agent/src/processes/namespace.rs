@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use apportion_abi::account::ProcessRegistration;
 use apportion_ledger::ProcessId;
 
-use crate::processes::procfs;
+use crate::processes::procfs::{self, NamespaceScan};
 
 /// Scans of all processes take at most one part in this many of the time.
 const SHARE: u32 = 20;
@@ -61,8 +61,8 @@ impl PidNamespaces {
         self.met = users;
     }
 
-    /// Finds the process of a slot. A process of another namespace counts as dead only if the agent has seen it
-    /// alive: the agent may be unable to see into the namespace.
+    /// Finds the process of a slot. The agent may be unable to see into another namespace. So a process there counts as dead
+    /// only if the agent has seen it alive, or sees all others of its namespace: it may have died while no agent ran.
     pub(crate) fn resolve(&mut self, who: ProcessRegistration) -> ResolvedProcess {
         if who.start_time == 0 {
             return self.resolve_by_pid(who);
@@ -75,8 +75,9 @@ impl PidNamespaces {
             },
             Some(known) => *known,
             None => match self.find(key) {
-                Some(found) => *self.known.entry(key).or_insert(found),
-                None => return ResolvedProcess::Unknown,
+                NamespaceSearch::Found(found) => *self.known.entry(key).or_insert(found),
+                NamespaceSearch::Gone => return ResolvedProcess::Dead,
+                NamespaceSearch::Unknown => return ResolvedProcess::Unknown,
             },
         };
         if procfs::is_live(process) {
@@ -87,16 +88,22 @@ impl PidNamespaces {
     }
 
     /// Looks up a process of another namespace, with a scan if one is allowed now.
-    fn find(&mut self, key: Key) -> Option<ProcessId> {
-        let begun = Instant::now();
-        if !self.by_key.contains_key(&key) && begun >= self.next_scan {
-            let all = procfs::in_other_namespaces(self.own).into_iter();
-            let keyed = all.map(|(space, pid, process)| ((space, pid, process.start), process));
-            self.by_key = keyed.collect();
-            let took = begun.elapsed().max(Duration::from_millis(1));
-            self.next_scan = begun + took * SHARE;
+    fn find(&mut self, key: Key) -> NamespaceSearch {
+        if let Some(found) = self.by_key.get(&key) {
+            return NamespaceSearch::Found(*found);
         }
-        self.by_key.get(&key).copied()
+        let begun = Instant::now();
+        if begun < self.next_scan {
+            return NamespaceSearch::Unknown;
+        }
+        let scan = procfs::in_other_namespaces(self.own);
+        let took = begun.elapsed().max(Duration::from_millis(1));
+        self.next_scan = begun + took * SHARE;
+        let found = search(&scan, key);
+        let all = scan.processes.into_iter();
+        let keyed = all.map(|(space, pid, process)| ((space, pid, process.start), process));
+        self.by_key = keyed.collect();
+        found
     }
 
     /// A process that could not read its start time (it has no `/proc`), or is just registering. Only its pid is
@@ -115,6 +122,28 @@ impl PidNamespaces {
 
     fn is_own(&self, namespace: u64) -> bool {
         namespace == 0 || Some(namespace) == self.own
+    }
+}
+
+/// The result of a search for a process of another namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NamespaceSearch {
+    Found(ProcessId),
+    /// Its namespace is seen, and nobody there has its pid.
+    Gone,
+    /// The agent cannot tell.
+    Unknown,
+}
+
+/// Looks for a process in a scan that began after it was registered. One with its pid and another start time may be itself:
+/// in a time namespace it reads its own start time differently.
+fn search(scan: &NamespaceScan, (space, pid, start): Key) -> NamespaceSearch {
+    let mut there = scan.processes.iter().filter(|(of, ..)| *of == space);
+    let same_pid = there.clone().find(|(_, found, _)| *found == pid);
+    match same_pid {
+        Some((.., process)) if process.start == start => NamespaceSearch::Found(*process),
+        None if scan.is_complete && there.next().is_some() => NamespaceSearch::Gone,
+        Some(_) | None => NamespaceSearch::Unknown,
     }
 }
 
@@ -182,5 +211,29 @@ mod tests {
             ..own()
         };
         assert_eq!(namespaces.resolve(elsewhere), ResolvedProcess::Unknown);
+    }
+
+    #[test]
+    fn a_process_is_gone_if_all_others_of_its_namespace_are_seen() {
+        let process = |pid| ProcessId { pid, start: 70 };
+        let scan = |is_complete| NamespaceScan {
+            processes: vec![(5, 1, process(100)), (5, 7, process(107))],
+            is_complete,
+        };
+        let found = NamespaceSearch::Found(process(107));
+        for is_complete in [true, false] {
+            assert_eq!(search(&scan(is_complete), (5, 7, 70)), found);
+            let restarted = search(&scan(is_complete), (5, 7, 60));
+            assert_eq!(restarted, NamespaceSearch::Unknown, "the pid is in use");
+            let elsewhere = search(&scan(is_complete), (6, 7, 70));
+            assert_eq!(elsewhere, NamespaceSearch::Unknown, "nobody is seen there");
+        }
+        assert_eq!(search(&scan(true), (5, 8, 70)), NamespaceSearch::Gone);
+        let hidden = search(&scan(false), (5, 8, 70));
+        assert_eq!(
+            hidden,
+            NamespaceSearch::Unknown,
+            "it may be one that is hidden"
+        );
     }
 }

@@ -140,11 +140,36 @@ pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
         .map(|found| found.ino())
 }
 
-/// All processes in other pid namespaces than `own`, with the namespace and the pid in it.
-pub(crate) fn in_other_namespaces(own: Option<u64>) -> Vec<(u64, u32, ProcessId)> {
-    let live = all().into_iter().filter_map(live);
-    live.filter_map(|process| in_another_namespace(own, process))
-        .collect()
+/// The processes in other pid namespaces than the agent's.
+#[derive(Debug)]
+pub(crate) struct NamespaceScan {
+    /// Each with its namespace and its pid there.
+    pub(crate) processes: Vec<(u64, u32, ProcessId)>,
+    /// Whether there are no others: the files of every process said where it is.
+    pub(crate) is_complete: bool,
+}
+
+/// Looks through all processes for those in other pid namespaces than `own`.
+pub(crate) fn in_other_namespaces(own: Option<u64>) -> NamespaceScan {
+    let mut scan = NamespaceScan {
+        processes: Vec::new(),
+        is_complete: true,
+    };
+    for process in all().into_iter().filter_map(live) {
+        let namespace = pid_namespace(process.pid);
+        if namespace.is_some() && namespace == own {
+            continue;
+        }
+        let pids = namespace_pids(process.pid);
+        match (namespace, pids.as_slice()) {
+            (Some(namespace), [.., pid]) => scan.processes.push((namespace, *pid, process)),
+            // Some hosts show nobody the namespace of pid 1. One with one pid is in no nested namespace.
+            (None, [_]) => {}
+            // One that has just ended has no files.
+            _ => scan.is_complete &= !is_live(process),
+        }
+    }
+    scan
 }
 
 /// The same for one process.
@@ -153,7 +178,8 @@ pub(crate) fn in_another_namespace(
     process: ProcessId,
 ) -> Option<(u64, u32, ProcessId)> {
     let namespace = pid_namespace(process.pid).filter(|found| Some(*found) != own)?;
-    Some((namespace, innermost_pid(process.pid)?, process))
+    let pids = namespace_pids(process.pid);
+    Some((namespace, *pids.last()?, process))
 }
 
 /// Changes at each boot. Pids and start times are only valid for one boot.
@@ -164,12 +190,12 @@ pub(crate) fn boot_id() -> String {
         .to_owned()
 }
 
-fn innermost_pid(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let pids = status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:"))?;
-    pids.split_whitespace().next_back()?.parse().ok()
+/// The process's pid in the namespace of `/proc`, then in each nested one down to its own. Empty if they cannot be read.
+fn namespace_pids(pid: u32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let pids = pids.unwrap_or_default().split_whitespace();
+    pids.map_while(|pid| pid.parse().ok()).collect()
 }
 
 fn stat(pid: u32) -> Option<ProcessStat> {

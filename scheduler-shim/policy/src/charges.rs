@@ -9,6 +9,22 @@ use crate::cluster::TaskGpuRequest;
 use crate::node_resources::{CardAssignment, NodeState};
 use crate::snapshot::ClusterSnapshot;
 
+/// The cards of a pod in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CardCharge {
+    /// How many it is charged for.
+    pub cards: f64,
+    /// How many it may use above those.
+    pub burst: f64,
+}
+
+impl CardCharge {
+    /// What its limits add up to.
+    pub(crate) fn limits(self) -> f64 {
+        self.cards + self.burst
+    }
+}
+
 /// What a task is charged on cards with this memory.
 pub(crate) fn charged(facts: &ClusterSnapshot<'_>, task: usize, card: Bytes) -> ResourceAmounts {
     let task = facts.task(task);

@@ -25,7 +25,7 @@ pub use affinity::{
 };
 pub use allocator::{DeviceAccount, DeviceAllocation, DeviceAllocator, DeviceGrant};
 pub use amounts::limit_of;
-pub(crate) use amounts::parts_of;
+pub(crate) use amounts::{is_of_bytes, parts_of};
 pub use devices::{
     ContainerZones, ExtendedResourceClaim, ListedCard, NumaPolicy, NumaScope, NumaZone,
     ResourceClaim, ZoneAmounts,
@@ -154,6 +154,26 @@ pub struct Queue {
     pub preempt_min_runtime: Option<Duration>,
     /// How long its pods run before another queue may reclaim their place.
     pub reclaim_min_runtime: Option<Duration>,
+}
+
+impl Queue {
+    /// A queue at the top of the tree without any bound.
+    #[must_use]
+    pub fn unbounded(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            parent: None,
+            created: Duration::ZERO,
+            priority: 100,
+            cpu: Quota::UNLIMITED,
+            memory: Quota::UNLIMITED,
+            gpu: Quota::UNLIMITED,
+            burst_limit: None,
+            usage: [0.0; 3],
+            preempt_min_runtime: None,
+            reclaim_min_runtime: None,
+        }
+    }
 }
 
 /// The domains in which the parts of a job must or should be together.

@@ -8,7 +8,7 @@ use crate::affinity_filter::matches_neighbours;
 use crate::amounts::ResourceAmounts;
 use crate::charges::{charged, limits, wants_cards};
 use crate::claims::grants_claims;
-use crate::cluster::{MigStrategy, TaskGpuRequest};
+use crate::cluster::{MigStrategy, TaskGpuRequest, is_of_bytes};
 use crate::node_resources::{CardShareRequest, ResourceRequest};
 use crate::requests::{matches_labels, request_on};
 use crate::session::Session;
@@ -159,7 +159,7 @@ pub(crate) fn has_pod_slot(session: &Session<'_>, node: usize, request: &Resourc
 pub(crate) fn cheapest_request(session: &Session<'_>, task: usize, node: usize) -> ResourceRequest {
     let mut request = request_on(session.facts(), task, node);
     if let Some(share) = &mut request.share
-        && share.is_of_bytes()
+        && is_of_bytes(share.share, share.limit)
     {
         let smallest = smallest_payable(session, task, node, share);
         share.smallest = smallest.unwrap_or(Bytes::ZERO);

@@ -184,6 +184,12 @@ impl AffinityTerms {
         part.is_some_and(|part| part.found_by.contains(&term))
     }
 
+    /// The terms of pods that these tasks must be near.
+    pub(crate) fn needed_by(&self, tasks: &[usize]) -> BTreeSet<usize> {
+        let parts = tasks.iter().filter_map(|&task| self.tasks.get(task));
+        parts.flat_map(|part| part.near.iter().copied()).collect()
+    }
+
     /// How many of a task's places with that presence are in the node's domain.
     pub(crate) fn count(
         &self,

@@ -79,13 +79,13 @@ mod victim_rules;
 
 pub use affinity_filter::AffinityRefusal;
 pub use card_placement::{CandidateCard, CardPlacement, PlacementRefusal, place};
+pub use charges::CardCharge;
 pub use claims::{ClaimRefusal, MOST_CLAIM_CONSUMERS};
 pub use cluster::Cluster;
 pub use entitlement::Entitlement;
 pub use lookahead::{plan, plan_observed};
 pub use node_resources::NodeResources;
 pub use plan_record::HeldBackJob;
-pub use queries::CardCharge;
 pub use resize::{QueueBound, QueueDemand, QueueShortfall, queue_shortfall};
 pub use session::Session;
 pub use step::action::Action;

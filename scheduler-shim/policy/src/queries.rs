@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::actions;
 use crate::affinity_filter::{AffinityRefusal, affinity_refusal};
 use crate::card_naming::CardNaming;
+use crate::charges::CardCharge;
 use crate::claims::{ClaimRefusal, claim_refusal};
 use crate::cluster::{TaskStatus, ZoneAmounts};
 use crate::entitlement::{Entitlement, entitlement};
@@ -21,15 +22,6 @@ use crate::step::action::Action;
 use crate::step::{Decision, TaskOutcome};
 use crate::task_placement::placement_of;
 use crate::victim_rules;
-
-/// The cards of a pod in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CardCharge {
-    /// How many it is charged for.
-    pub cards: f64,
-    /// How many it may use above those.
-    pub burst: f64,
-}
 
 impl Session<'_> {
     /// Runs one action for all jobs.

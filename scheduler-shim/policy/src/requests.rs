@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use apportion_abi::{Bytes, Share};
+use apportion_abi::Bytes;
 
-use crate::cluster::{NumaScope, TaskGpuRequest, ZoneAmounts};
+use crate::cluster::{NumaScope, TaskGpuRequest, ZoneAmounts, is_of_bytes};
 use crate::node_resources::{CardShareRequest, NodeResources, ResourceRequest};
 use crate::numa::ZoneRequest;
 use crate::snapshot::ClusterSnapshot;
@@ -15,15 +15,12 @@ pub(crate) fn request_anywhere(
     task: usize,
 ) -> Option<ResourceRequest> {
     let asked = facts.task(task).task;
-    let is_of_bytes = match &asked.cards {
-        TaskGpuRequest::Shared { share, .. } => {
-            let mut shares = [Some(*share), asked.limit].into_iter().flatten();
-            shares.any(|share| matches!(share, Share::Memory(_)))
-        }
+    let depends_on_size = match &asked.cards {
+        TaskGpuRequest::Shared { share, .. } => is_of_bytes(*share, asked.limit),
         TaskGpuRequest::None | TaskGpuRequest::Whole(_) | TaskGpuRequest::Partitions(_) => false,
     };
     let has_claims = !asked.claims.is_empty() || !asked.extended.is_empty();
-    if is_of_bytes || has_claims || facts.nodes().is_empty() {
+    if depends_on_size || has_claims || facts.nodes().is_empty() {
         return None;
     }
     Some(request_on(facts, task, 0))

@@ -6,6 +6,7 @@
 use apportion_abi::Share;
 
 use crate::amounts::{ResourceAmounts, ResourceKind, rounded};
+use crate::charges::CardCharge;
 use crate::cluster::{Task, TaskGpuRequest};
 use crate::session::Session;
 use crate::share::QueueShare;
@@ -90,11 +91,11 @@ impl Session<'_> {
         let queue = job.payer.filter(|_| facts.settings().has_quotas)?;
         let state = self.state();
         let now = facts.task(number).task;
-        let (gpus, limits) = sizes(state, number, cards, limit);
-        let (gpus_now, limits_now) = sizes(state, number, &now.cards, now.limit);
+        let before = charge(state, number, &now.cards, now.limit);
+        let after = charge(state, number, cards, limit);
         let more = QueueDemand {
-            amounts: ResourceAmounts::new(0.0, 0.0, gpus - gpus_now),
-            limits: rounded(limits - limits_now),
+            amounts: ResourceAmounts::new(0.0, 0.0, after.cards - before.cards),
+            limits: rounded(after.limits() - before.limits()),
             is_preemptible: job.job.is_preemptible,
         };
         let tree = state.queues();
@@ -104,16 +105,16 @@ impl Session<'_> {
     }
 }
 
-/// How many GPUs a task would be charged for on the cards that it is on, and its limits there.
-fn sizes(
+/// The cards of a task in numbers, if it had this share and this limit on those that it is on.
+fn charge(
     state: &SessionState,
     task: usize,
     cards: &TaskGpuRequest,
     limit: Option<Share>,
-) -> (f64, f64) {
+) -> CardCharge {
     let state_of_task = state.task(task);
     let Some(node) = state_of_task.node.map(|node| state.node(node)) else {
-        return (0.0, 0.0);
+        return CardCharge::default();
     };
     let as_resized = Task {
         cards: cards.clone(),
@@ -121,21 +122,25 @@ fn sizes(
         ..Task::default()
     };
     let TaskGpuRequest::Shared { share, .. } = cards else {
-        let gpus = cards.count(node.card_memory);
-        return (gpus, gpus);
+        return CardCharge {
+            cards: cards.count(node.card_memory),
+            burst: 0.0,
+        };
     };
     if !node.sizes.is_listed() {
-        let gpus = cards.count(node.card_memory);
-        return (gpus, gpus + as_resized.burst(node.card_memory));
+        return CardCharge {
+            cards: cards.count(node.card_memory),
+            burst: as_resized.burst(node.card_memory),
+        };
     }
     let on_one = TaskGpuRequest::Shared {
         share: *share,
         devices: 1,
     };
-    let shared = state_of_task.cards.shared.iter();
-    shared.fold((0.0, 0.0), |(gpus, limits), &card| {
-        let size = node.size(card);
-        let on_card = on_one.count(size);
-        (gpus + on_card, limits + on_card + as_resized.burst_on(size))
-    })
+    let sizes = state_of_task.cards.shared.iter();
+    let sizes = sizes.map(|&card| node.size(card));
+    CardCharge {
+        cards: sizes.clone().map(|size| on_one.count(size)).sum(),
+        burst: sizes.map(|size| as_resized.burst_on(size)).sum(),
+    }
 }

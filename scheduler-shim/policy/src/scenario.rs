@@ -4,6 +4,11 @@
 //! or all of a job. After each batch, one of two strategies offers sets of the victims so far: those on one node of
 //! the last batch's job (few victims, one place), or those on the first few nodes that together could hold the
 //! request (gangs that span nodes). No set is offered twice, and none that counting shows to be too small.
+//!
+//! # Decision: a set may spare the pods that the job must be near
+//! Victims are taken in the order of their jobs, so the pods that the job has required affinity to may come first. Once they
+//! leave in a set, the job's first pod may go anywhere, and may choose a place where the rest does not fit. So each set of a
+//! node is offered again without them. KAI counts pods that leave as present, and needs no such set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +42,8 @@ pub(crate) struct ScenarioContext<'r> {
     /// Victims that a smaller part of the same job already needed.
     pub(crate) recorded: &'r [VictimBatch],
     pub(crate) demand: CardDemand,
+    /// The affinity terms of pods that the job must be near.
+    pub(crate) near: BTreeSet<usize>,
     pub(crate) bound: &'r CapacityBound,
     /// Whether a victim may lose its place for good, or may only be moved.
     pub(crate) may_lose: &'r VictimFilter<'r>,
@@ -49,6 +56,8 @@ enum VictimSet {
     LastJobOnly(usize),
     /// All victims of the jobs that have one on this node.
     Node(usize),
+    /// The same without those that the waiting job must be near.
+    NodeWithoutNeighbours(usize),
     /// All victims on this many of the first nodes.
     First(usize),
 }
@@ -110,7 +119,7 @@ impl<'r> VictimScenarios<'r> {
     pub(crate) fn next(&mut self, session: &Session<'_>) -> Option<Vec<VictimBatch>> {
         loop {
             while let Some(draft) = self.drafts.pop() {
-                let set = self.set_of(draft);
+                let set = self.set_of(session, draft);
                 if !set.is_empty() && self.could_do(session, &set) {
                     let batches = set.into_iter().map(|batch| self.potential[batch].clone());
                     return Some(batches.collect());
@@ -150,13 +159,18 @@ impl<'r> VictimScenarios<'r> {
         self.wanted.bound.fits(freed)
     }
 
-    fn set_of(&self, draft: VictimSet) -> Vec<usize> {
+    fn set_of(&self, session: &Session<'_>, draft: VictimSet) -> Vec<usize> {
         let mut set: Vec<usize> = match draft {
-            VictimSet::Node(node) => {
-                let there = self.spans.on_node(node).iter();
-                let jobs: BTreeSet<usize> = there.map(|&batch| self.potential[batch].job).collect();
-                let jobs = jobs.iter().filter_map(|job| self.by_job.get(job));
-                jobs.flatten().copied().collect()
+            VictimSet::Node(node) => self.batches_of(&self.jobs_on(node)),
+            VictimSet::NodeWithoutNeighbours(node) => {
+                let all = self.jobs_on(node);
+                let mut others = all.clone();
+                others.retain(|&job| !self.is_neighbour(session, job));
+                if others.len() == all.len() {
+                    Vec::new()
+                } else {
+                    self.batches_of(&others)
+                }
             }
             VictimSet::LastJobOnly(job) => self.by_job.get(&job).cloned().unwrap_or_default(),
             VictimSet::First(count) => self.with_earlier_batches(self.spans.on_first(count)),
@@ -164,6 +178,30 @@ impl<'r> VictimScenarios<'r> {
         set.sort_unstable();
         set.dedup();
         set
+    }
+
+    /// The jobs of the victims so far that have one on this node.
+    fn jobs_on(&self, node: usize) -> BTreeSet<usize> {
+        let there = self.spans.on_node(node).iter();
+        there.map(|&batch| self.potential[batch].job).collect()
+    }
+
+    fn batches_of(&self, jobs: &BTreeSet<usize>) -> Vec<usize> {
+        let batches = jobs.iter().filter_map(|job| self.by_job.get(job));
+        batches.flatten().copied().collect()
+    }
+
+    /// Whether the waiting job must be near a victim of this job.
+    fn is_neighbour(&self, session: &Session<'_>, job: usize) -> bool {
+        let terms = session.facts().affinity_terms();
+        let batches = self.by_job.get(&job).into_iter().flatten();
+        let mut tasks = batches.flat_map(|&batch| &self.potential[batch].tasks);
+        tasks.any(|&task| {
+            self.wanted
+                .near
+                .iter()
+                .any(|&term| terms.matches(term, task))
+        })
     }
 
     /// Adds the batches that come before these in their jobs: a gang's core leaves only after the pods above its
@@ -234,7 +272,13 @@ impl<'r> VictimScenarios<'r> {
             .map(|batch| VictimSet::LastJobOnly(batch.job));
         last_job_only
             .into_iter()
-            .chain(nodes.into_iter().map(VictimSet::Node))
+            .chain(nodes.iter().copied().map(VictimSet::Node))
+            .chain(
+                nodes
+                    .iter()
+                    .filter(|_| !self.wanted.near.is_empty())
+                    .map(|&node| VictimSet::NodeWithoutNeighbours(node)),
+            )
             .collect()
     }
 }

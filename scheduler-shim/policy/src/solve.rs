@@ -4,6 +4,11 @@
 //! again as far as there is room. A pod that gets its old place back was no victim after all. Then the action says
 //! whether the outcome is fair. A gang is tried with more and more of its pods, and the search for the next part
 //! begins with the victims that the last part needed.
+//!
+//! # Decision: pods that the job must be near are spared if that is the only way
+//! Victims are taken in the order of their jobs, so pods that the job has required affinity to may be among the first. Once
+//! they leave, the job's first pod may go anywhere, and may choose a place where the rest does not fit. So a search that
+//! found nothing is repeated without them. KAI counts pods that leave as present, and needs no second search.
 
 use std::collections::BTreeSet;
 
@@ -56,9 +61,38 @@ pub(crate) fn solve(session: &mut Session<'_>, search: &VictimSearch<'_>) -> boo
         return false;
     }
     let feasible = feasible_nodes(session, &search.job);
+    if solve_among(session, search, &tasks, &feasible) {
+        return true;
+    }
+    let near = session.facts().affinity_terms().needed_by(&tasks);
+    let must_be_near = |session: &Session<'_>, victim: usize| {
+        let (facts, terms) = (session.facts(), session.facts().affinity_terms());
+        let mut pods = facts.job(victim).view.all();
+        pods.any(|pod| near.iter().any(|&term| terms.matches(term, pod)))
+    };
+    let mut victims = search.victims.by_queue().flat_map(|(_, jobs)| jobs.iter());
+    if near.is_empty() || !victims.any(|&victim| must_be_near(session, victim)) {
+        return false;
+    }
+    let sparing = VictimSearch {
+        job: search.job.clone(),
+        may_leave: &|session, victim| {
+            !must_be_near(session, victim) && (search.may_leave)(session, victim)
+        },
+        ..*search
+    };
+    solve_among(session, &sparing, &tasks, &feasible)
+}
+
+fn solve_among(
+    session: &mut Session<'_>,
+    search: &VictimSearch<'_>,
+    tasks: &[usize],
+    feasible: &BTreeSet<usize>,
+) -> bool {
     // Victims on one node disturb the fewest jobs. Victims on several nodes are tried only if none of those works.
     let mut selections = VictimSelection::ALL.into_iter();
-    selections.any(|selection| solve_in(session, selection, search, &tasks, &feasible))
+    selections.any(|selection| solve_in(session, selection, search, tasks, feasible))
 }
 
 fn solve_in(
@@ -141,6 +175,7 @@ fn probe(
     let wanted = ScenarioContext {
         recorded,
         demand: card_demand(session, tasks),
+        near: session.facts().affinity_terms().needed_by(tasks),
         bound: &bound,
         may_lose: search.may_lose,
     };

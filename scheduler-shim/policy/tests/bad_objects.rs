@@ -16,17 +16,8 @@ const NOW: Duration = Duration::from_secs(1_000_000);
 
 fn queue(name: &str, parent: Option<&str>) -> Queue {
     Queue {
-        name: name.to_owned(),
         parent: parent.map(str::to_owned),
-        created: Duration::ZERO,
-        priority: 100,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
-        gpu: Quota::UNLIMITED,
-        usage: [0.0; 3],
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
-        burst_limit: None,
+        ..Queue::unbounded(name)
     }
 }
 

@@ -5,23 +5,15 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
-    Job, ListedCard, Node, PodSet, Queue, Quota, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
+    Job, ListedCard, Node, PodSet, Queue, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
 };
 use apportion_policy::{Cluster, Decision, QueueBound, Session, step};
 
 fn queue(name: &str, parent: Option<&str>, burst_limit: Option<f64>) -> Queue {
     Queue {
-        name: name.to_owned(),
         parent: parent.map(str::to_owned),
-        created: Duration::ZERO,
-        priority: 100,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
-        gpu: Quota::UNLIMITED,
-        usage: [0.0; 3],
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
         burst_limit,
+        ..Queue::unbounded(name)
     }
 }
 

@@ -17,20 +17,11 @@ const CARDS: usize = 8;
 
 fn queue(name: &str, deserved: f64) -> Queue {
     Queue {
-        name: name.to_owned(),
-        parent: None,
-        created: Duration::ZERO,
-        priority: 100,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
         gpu: Quota {
             deserved,
             ..Quota::UNLIMITED
         },
-        usage: [0.0; 3],
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
-        burst_limit: None,
+        ..Queue::unbounded(name)
     }
 }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
-    Job, Node, PodSet, Queue, Quota, SharedCardPreference, SubGroupSet, Task, TaskGpuRequest,
-    TaskStatus,
+    Job, Node, PodSet, Queue, SharedCardPreference, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
 };
 use apportion_policy::{Cluster, Decision, step};
 
@@ -66,19 +65,7 @@ fn placement(
 ) -> String {
     let mut cluster = Cluster {
         nodes,
-        queues: vec![Queue {
-            name: "all".to_owned(),
-            parent: None,
-            created: Duration::ZERO,
-            priority: 100,
-            cpu: Quota::UNLIMITED,
-            memory: Quota::UNLIMITED,
-            gpu: Quota::UNLIMITED,
-            usage: [0.0; 3],
-            preempt_min_runtime: None,
-            reclaim_min_runtime: None,
-            burst_limit: None,
-        }],
+        queues: vec![Queue::unbounded("all")],
         jobs: there.into_iter().map(Arc::new).collect(),
         ..Cluster::default()
     };

@@ -17,21 +17,13 @@ const CARDS: i64 = 16;
 
 fn queue(name: &str, weight: f64, used: [f64; 3]) -> Queue {
     Queue {
-        name: name.to_owned(),
-        parent: None,
-        created: Duration::ZERO,
-        priority: 100,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
         gpu: Quota {
             deserved: 0.0,
             limit: -1.0,
             weight,
         },
         usage: used,
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
-        burst_limit: None,
+        ..Queue::unbounded(name)
     }
 }
 

@@ -61,17 +61,9 @@ fn cluster(deserved: f64, limit: f64) -> Cluster {
         is_healthy: true,
     };
     let queue = |name: &str, parent: Option<&str>, gpu: Quota| Queue {
-        name: name.to_owned(),
         parent: parent.map(str::to_owned),
-        created: Duration::ZERO,
-        priority: 100,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
         gpu,
-        usage: [0.0; 3],
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
-        burst_limit: None,
+        ..Queue::unbounded(name)
     };
     let quota = |deserved, limit| Quota {
         deserved,

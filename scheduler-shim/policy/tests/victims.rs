@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
-    Job, Node, PodSet, Queue, Quota, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
+    Job, Node, PodSet, Queue, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
 };
 use apportion_policy::{Cluster, Decision, step};
 use proptest::prelude::*;
@@ -60,7 +60,6 @@ fn cluster(cards: usize, running: &Running, wanted: u64) -> Cluster {
     let victims = running.iter().enumerate();
     let victims = victims
         .map(|(number, &(tenths, card))| job(format!("victim-{number}"), 50, tenths, Some(card)));
-    let unlimited = Quota::UNLIMITED;
     Cluster {
         nodes: vec![Node {
             name: "node".to_owned(),
@@ -69,19 +68,7 @@ fn cluster(cards: usize, running: &Running, wanted: u64) -> Cluster {
             card_memory: Bytes::from_mib(TENTHS * 100),
             ..Node::default()
         }],
-        queues: vec![Queue {
-            name: "all".to_owned(),
-            parent: None,
-            created: Duration::ZERO,
-            priority: 100,
-            cpu: unlimited,
-            memory: unlimited,
-            gpu: unlimited,
-            usage: [0.0; 3],
-            preempt_min_runtime: None,
-            reclaim_min_runtime: None,
-            burst_limit: None,
-        }],
+        queues: vec![Queue::unbounded("all")],
         jobs: victims
             .chain([job("wants".to_owned(), 75, wanted, None)])
             .map(Arc::new)

@@ -133,7 +133,7 @@ impl UsageRecorder {
 
 #[cfg(test)]
 mod tests {
-    use apportion_policy::cluster::{Queue, Quota};
+    use apportion_policy::cluster::Queue;
     use apportion_policy::usage::UsageWindow;
 
     use super::*;
@@ -150,17 +150,8 @@ mod tests {
     fn queues() -> Vec<Queue> {
         [("top", None), ("a", Some("top")), ("b", Some("top"))]
             .map(|(name, parent)| Queue {
-                name: name.to_owned(),
                 parent: parent.map(str::to_owned),
-                created: Duration::ZERO,
-                priority: 100,
-                cpu: Quota::UNLIMITED,
-                memory: Quota::UNLIMITED,
-                gpu: Quota::UNLIMITED,
-                usage: [0.0; 3],
-                preempt_min_runtime: None,
-                reclaim_min_runtime: None,
-                burst_limit: None,
+                ..Queue::unbounded(name)
             })
             .into()
     }

@@ -3,10 +3,8 @@
 //! All queues with a parent share the cluster below one unlimited queue. Queues without a parent then count for
 //! nothing, with their quotas and limits.
 
-use std::time::Duration;
-
 use apportion_policy::Cluster;
-use apportion_policy::cluster::{Queue, Quota};
+use apportion_policy::cluster::Queue;
 
 /// KAI's name for the one parent.
 const PARENT: &str = "default";
@@ -22,41 +20,25 @@ pub(super) fn ignore(cluster: &mut Cluster) {
         queue.parent = Some(PARENT.to_owned());
     }
     cluster.queues.push(Queue {
-        name: PARENT.to_owned(),
-        parent: None,
-        created: Duration::ZERO,
         priority: PRIORITY,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
-        gpu: Quota::UNLIMITED,
-        usage: [0.0; 3],
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
-        burst_limit: None,
+        ..Queue::unbounded(PARENT)
     });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use apportion_policy::cluster::Quota;
 
     #[test]
     fn a_department_bounds_nobody() {
         let queue = |name: &str, parent: Option<&str>, limit: f64| Queue {
-            name: name.to_owned(),
             parent: parent.map(str::to_owned),
-            created: Duration::ZERO,
-            priority: 100,
-            cpu: Quota::UNLIMITED,
-            memory: Quota::UNLIMITED,
             gpu: Quota {
                 limit,
                 ..Quota::UNLIMITED
             },
-            usage: [0.0; 3],
-            preempt_min_runtime: None,
-            reclaim_min_runtime: None,
-            burst_limit: None,
+            ..Queue::unbounded(name)
         };
         let mut cluster = Cluster {
             queues: vec![

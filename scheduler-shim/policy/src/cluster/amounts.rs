@@ -47,6 +47,12 @@ fn part_of(share: Share, card: Bytes) -> f64 {
     }
 }
 
+/// Whether a share, or its limit, counts for a smaller part of a larger card.
+pub(crate) fn is_of_bytes(share: Share, limit: Option<Share>) -> bool {
+    let mut shares = [Some(share), limit].into_iter().flatten();
+    shares.any(|share| matches!(share, Share::Memory(_)))
+}
+
 /// How much of a card of this size a limit is: an agent caps it at the card.
 #[must_use]
 pub fn limit_of(limit: Share, card: Bytes) -> Bytes {

@@ -151,12 +151,6 @@ impl CardShareRequest {
         Bytes(self.share.bytes_of(capacity).0.max(1))
     }
 
-    /// Whether it, or its limit, counts for a smaller part of a larger card.
-    pub(crate) fn is_of_bytes(&self) -> bool {
-        let is_of_bytes = |share: &Share| matches!(share, Share::Memory(_));
-        is_of_bytes(&self.share) || self.limit.as_ref().is_some_and(is_of_bytes)
-    }
-
     /// What it adds to the limits on a card of this size.
     pub(crate) fn ceiling(&self, size: Bytes) -> Bytes {
         let limit = self.limit.map(|limit| limit_of(limit, size));

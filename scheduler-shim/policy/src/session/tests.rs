@@ -12,8 +12,7 @@ use crate::choose::{cards_for, ranked};
 use crate::claim_devices::ClaimDevices;
 use crate::cluster::{
     Job, LabelMap, LabelRequirement, ListedCard, Node, NumaPolicy, NumaZone, PodAffinityTerm,
-    PodSet, Queue, Quota, SpreadConstraint, SubGroupSet, Task, TaskGpuRequest, TaskStatus,
-    ZoneAmounts,
+    PodSet, Queue, SpreadConstraint, SubGroupSet, Task, TaskGpuRequest, TaskStatus, ZoneAmounts,
 };
 use crate::fit::cheapest_request;
 use crate::inter_pod_affinity::AffinityCounts;
@@ -168,17 +167,8 @@ fn cluster() -> impl Strategy<Value = Cluster> {
 
 fn queue() -> Queue {
     Queue {
-        name: "queue".to_owned(),
-        parent: None,
-        created: Duration::ZERO,
         priority: 0,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
-        gpu: Quota::UNLIMITED,
-        usage: [0.0; 3],
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
-        burst_limit: None,
+        ..Queue::unbounded("queue")
     }
 }
 

@@ -22,17 +22,11 @@ pub(crate) fn quota(deserved: f64, limit: f64, weight: f64) -> Quota {
 
 pub(crate) fn queue(name: &str, parent: Option<&str>, gpu: Quota, priority: i32) -> Queue {
     Queue {
-        name: name.to_owned(),
         parent: parent.map(str::to_owned),
         created: Duration::from_secs(1),
         priority,
-        cpu: Quota::UNLIMITED,
-        memory: Quota::UNLIMITED,
         gpu,
-        usage: [0.0; 3],
-        preempt_min_runtime: None,
-        reclaim_min_runtime: None,
-        burst_limit: None,
+        ..Queue::unbounded(name)
     }
 }
 
