@@ -84,6 +84,7 @@ impl NodeAgent {
             proposal,
             answer: Some(answer),
             since,
+            deadline: self.options.cards.guarantee_deadline,
             has_suspended: false,
         };
         if !can_call_in {
