@@ -249,9 +249,10 @@ impl NodeAgent {
     }
 
     fn serve(&mut self, newcomer: WaitingNewcomer) {
-        let result = match newcomer.has_suspended {
-            true => CallResult::Suspended,
-            false => CallResult::Withdrawn,
+        let result = if newcomer.has_suspended {
+            CallResult::Suspended
+        } else {
+            CallResult::Withdrawn
         };
         let name = newcomer.proposal.name.clone();
         let reply = self.allocate(newcomer.proposal);
