@@ -160,9 +160,10 @@ impl ConnectedAgent {
             ttl_ms: RESERVATION_MS,
             ..request
         };
-        let deadline = match may_wait {
-            true => self.deadline.of_guarantee_call(),
-            false => self.deadline.of_allocation(),
+        let deadline = if may_wait {
+            self.deadline.of_guarantee_call()
+        } else {
+            self.deadline.of_allocation()
         };
         let reply = deadline.keep(self.client.allocate(request)).await?;
         reply

@@ -102,9 +102,10 @@ fn describe(before: &Allocation, now: &Allocation) -> String {
 /// The limit of a grant, or what is guaranteed and the limit above that.
 fn size_text(grant: &v1::Grant) -> String {
     let (guaranteed, ceiling) = (cards::guaranteed(grant), cards::ceiling(grant));
-    match cards::is_elastic(grant) {
-        true => format!("{guaranteed} up to {ceiling}"),
-        false => ceiling.to_string(),
+    if cards::is_elastic(grant) {
+        format!("{guaranteed} up to {ceiling}")
+    } else {
+        ceiling.to_string()
     }
 }
 

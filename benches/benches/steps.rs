@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apportion_abi::Bytes;
+use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
     Job, ListedCard, Node, PodAffinityTerm, PodSet, PreferredTerm, Queue, Quota, SpreadConstraint,
     SubGroupSet, Task, TaskGpuRequest, TaskStatus, WeightedPreference,
@@ -19,6 +19,8 @@ use criterion::{BenchmarkId, Criterion, criterion_group};
 
 const NOW: Duration = Duration::from_secs(1_000_000);
 const CARDS: usize = 8;
+/// How much longer a step may take if queues have a burst limit that holds nobody back.
+const BURST_LIMIT_BUDGET: f64 = 1.15;
 /// Each pod with affinity terms is checked against each node, so the largest cluster would take minutes.
 const MOST_SPREAD: usize = 500;
 
@@ -192,6 +194,29 @@ fn with_affinity(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
+/// Pods that wait for half a GPU each and may use more of it. With bounds, each queue has a burst limit that all of them keep.
+fn elastic(nodes: usize, has_bounds: bool) -> Cluster {
+    let count = nodes * CARDS;
+    let mut cluster = cluster(nodes, 0, JobBatch { count, ..WAITING });
+    let memory = cluster
+        .nodes
+        .first()
+        .map_or(Bytes::ZERO, |of| of.card_memory);
+    for job in &mut cluster.jobs {
+        for task in &mut Arc::make_mut(job).tasks {
+            task.cards = TaskGpuRequest::Shared {
+                share: Share::Memory(Bytes(memory.0 / 2)),
+                devices: 1,
+            };
+            task.limit = Some(Share::Memory(Bytes(memory.0 / 4 * 3)));
+        }
+    }
+    for queue in &mut cluster.queues {
+        queue.burst_limit = has_bounds.then_some(count as f64);
+    }
+    cluster
+}
+
 /// Jobs that would each take the room that is made for the other. Two gangs of queue `left` run on each pair of nodes.
 /// A job of `right`, which has nothing, and a job of higher priority in `left` wait for room there.
 fn blocked(nodes: usize) -> Cluster {
@@ -229,7 +254,7 @@ fn blocked(nodes: usize) -> Cluster {
     }
 }
 
-fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 9] {
+fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 11] {
     let all = nodes * CARDS;
     let one_card = |count| JobBatch { count, ..WAITING };
     let preemptors = JobBatch {
@@ -257,6 +282,16 @@ fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 9] {
             "allocate-spread",
             Some(Action::Allocate),
             with_affinity(cluster(nodes, 0, one_card(all))),
+        ),
+        (
+            "allocate-elastic",
+            Some(Action::Allocate),
+            elastic(nodes, false),
+        ),
+        (
+            "allocate-bounded",
+            Some(Action::Allocate),
+            elastic(nodes, true),
         ),
         (
             "reclaim",
@@ -341,6 +376,37 @@ fn first_of_all() {
     );
 }
 
+/// The same step with and without burst limits, in turns.
+fn burst_limits() {
+    const ROUNDS: usize = 15;
+    let nodes = sizes().into_iter().filter(|nodes| *nodes <= 500).max();
+    let Some(nodes) = nodes else { return };
+    let clusters = [false, true].map(|has_bounds| elastic(nodes, has_bounds));
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        for (cluster, times) in clusters.iter().zip(&mut times) {
+            let begun = Instant::now();
+            let session = plan(NOW, black_box(cluster));
+            times.push(begun.elapsed());
+            assert_eq!(session.decisions().len(), nodes * CARDS);
+        }
+    }
+    let [without, with] = times.map(|mut times| {
+        times.sort();
+        times[ROUNDS / 2]
+    });
+    let ratio = with.as_secs_f64() / without.as_secs_f64();
+    let is_kept = if ratio <= BURST_LIMIT_BUDGET {
+        "kept"
+    } else {
+        "missed"
+    };
+    println!(
+        "a step of {nodes} nodes with burst limits: {with:.2?}, without {without:.2?}, ratio {ratio:.2}, \
+         budget {BURST_LIMIT_BUDGET}: {is_kept}"
+    );
+}
+
 /// The peak memory of this process, in MiB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -353,5 +419,6 @@ criterion_group!(benches, steps);
 
 fn main() {
     first_of_all();
+    burst_limits();
     benches();
 }

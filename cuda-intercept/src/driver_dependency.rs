@@ -314,10 +314,13 @@ mod tests {
 
     /// A library in the C library's folder.
     fn system(name: &str) -> PathBuf {
-        let libc = elf::for_each(|object| match object.is_named(c"libc.so.6") {
-            // SAFETY: the path of a library is the linker's own string.
-            true => ControlFlow::Break(unsafe { CStr::from_ptr(object.path()) }.to_owned()),
-            false => ControlFlow::Continue(()),
+        let libc = elf::for_each(|object| {
+            if object.is_named(c"libc.so.6") {
+                // SAFETY: the path of a library is the linker's own string.
+                ControlFlow::Break(unsafe { CStr::from_ptr(object.path()) }.to_owned())
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         let libc = libc.expect("tests run on glibc");
         let libc = Path::new(libc.to_str().expect("plain path"));

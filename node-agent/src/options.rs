@@ -235,6 +235,16 @@ mod tests {
         for wrong in ["", "s", "30", "0s", "25h", "1.5h", "-1s", "30\u{b5}"] {
             assert!(turn(wrong).is_err(), "{wrong:?}");
         }
+        let deadline = |text: &str| {
+            let options = parsed(&["--guarantee-deadline", text]);
+            options.map(|options| options.cards.guarantee_deadline.as_secs())
+        };
+        for (text, seconds) in [("2s", 2), ("1m", 60)] {
+            assert_eq!(deadline(text).unwrap(), seconds);
+        }
+        for wrong in ["", "1s", "61s", "30"] {
+            assert!(deadline(wrong).is_err(), "{wrong:?}");
+        }
         assert_eq!(
             parsed(&[]).unwrap().cards.burst_reclaim,
             BurstReclaim::Refuse

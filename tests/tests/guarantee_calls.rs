@@ -220,6 +220,25 @@ fn a_host_without_room_refuses_the_newcomer_with_numbers() {
 }
 
 #[test]
+fn a_newcomer_that_is_not_served_by_the_deadline_is_refused_and_the_sleeper_wakes() {
+    // A copy takes almost twice as long as the deadline.
+    let host = TestHost::with(&MachineConfig {
+        checkpoint_mib_per_second: 1600,
+        ..cards(1)
+    });
+    let options = ["--burst-reclaim", "suspend", "--guarantee-deadline", "2s"];
+    let _agent = agent_with(&host, &options);
+    let mut burster = bursting(&host, "burster");
+    let line = refused(&host, &[]);
+    assert!(line.contains("; it was not free after 2 s"), "{line}");
+    assert_eq!(calls(&host, "refused"), Some(1.0));
+    assert_eq!(named(&host, "burster")["suspension"], "suspending");
+    is_intact(&mut burster);
+    comes_to_be(&host, "burster", "running");
+    assert!(burster.end().success());
+}
+
+#[test]
 fn those_who_burst_take_turns_and_a_client_can_take_over() {
     let host = TestHost::new();
     let _agent = agent(&host);

@@ -193,6 +193,10 @@ fn compare_cluster(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterCom
         (waiting.starved, mistake),
         (waiting.for_moved, Some(DifferenceCause::LosesMoved)),
         (waiting.for_broken, Some(DifferenceCause::BreaksGang)),
+        (
+            waiting.for_overlooked,
+            Some(DifferenceCause::AboveCommonDomain),
+        ),
     ];
     for (jobs, mistake) in kinds.into_iter().filter(|(jobs, _)| !jobs.is_empty()) {
         found.findings.push(ClusterFinding {

@@ -122,7 +122,7 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
             .args(["build", "--release", "--package", package]))?;
         // Not by `cargo run`: that process becomes the bench, and the memory of its compilers would count as the bench's.
         let mut api = Command::new(workspace.target.join("release").join(package));
-        return run(with(api.env(STAGED, &staged), args));
+        return run(api.env(STAGED, &staged).args(args));
     }
     let package = ["--package", "apportion-benches"];
     if let [section] = args

@@ -17,8 +17,8 @@ use crate::instance::TargetInstance;
 /// ten seconds.
 const ALLOCATION: Duration = Duration::from_secs(12);
 
-/// The minimum deadline of an allocation for which the agent may suspend others: it takes 60 seconds for that at most,
-/// and may measure a context first.
+/// The minimum deadline of an allocation for which the agent may suspend others: its `--guarantee-deadline` is 60 seconds at
+/// most, and it may measure a context first.
 const GUARANTEE_CALL: Duration = Duration::from_secs(75);
 
 /// The minimum deadline of a suspension or a resume: the agent gives the driver up to five minutes for the copies, and

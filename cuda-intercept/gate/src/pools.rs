@@ -11,6 +11,8 @@
 //! need not survive a query for a destroyed pool. So a thread that queries registers first ([`PoolTable::begin_settling`]), and
 //! a thread that destroys waits for the queries. `retired` describes how a pool ends.
 
+use core::cmp::Ordering;
+
 use crate::Card;
 use crate::fallible_map::FallibleMap;
 
@@ -168,10 +170,10 @@ impl PoolTable {
             pool.epoch = pool.epoch.wrapping_add(1);
         }
         let after = pool.total();
-        match after >= before {
-            true if after == before => PoolSettlement::Even,
-            true => PoolSettlement::Take(card, after.saturating_sub(before)),
-            false => PoolSettlement::GiveBack(card, before.saturating_sub(after)),
+        match after.cmp(&before) {
+            Ordering::Equal => PoolSettlement::Even,
+            Ordering::Greater => PoolSettlement::Take(card, after.saturating_sub(before)),
+            Ordering::Less => PoolSettlement::GiveBack(card, before.saturating_sub(after)),
         }
     }
 

@@ -262,9 +262,10 @@ impl NvmlFixture {
 
     /// The program's output with these processes on the card, with a limit or without the library.
     fn said(&self, is_limited: bool, pids: &[u32], is_wide: bool) -> Vec<String> {
-        let account = match is_limited {
-            true => self.account.folder(),
-            false => Path::new(NO_ACCOUNT),
+        let account = if is_limited {
+            self.account.folder()
+        } else {
+            Path::new(NO_ACCOUNT)
         };
         let mut command = self.machine.command(&self.program, account);
         if !is_limited {
@@ -331,9 +332,10 @@ fn lists_have_the_processes_of_the_allocation_and_no_others() {
                 .iter()
                 .zip(limited.iter().filter(|line| line.starts_with("stats")))
             {
-                let expected = match our_pids.contains(pid) {
-                    true => format!("stats of {pid}: 0 84215045, 0 84215045"),
-                    false => format!("stats of {pid}: 6 0, 6 0"),
+                let expected = if our_pids.contains(pid) {
+                    format!("stats of {pid}: 0 84215045, 0 84215045")
+                } else {
+                    format!("stats of {pid}: 6 0, 6 0")
                 };
                 assert_eq!(*line, expected);
             }

@@ -300,9 +300,10 @@ impl crate::Allocation {
 
     /// What one of its grants holds while it sleeps, beside what the driver still reports.
     pub(crate) fn keeps_asleep(&self, grant: &crate::CardGrant) -> Bytes {
-        match self.keeps_guarantee() {
-            true => grant.guaranteed(),
-            false => Bytes::ZERO,
+        if self.keeps_guarantee() {
+            grant.guaranteed()
+        } else {
+            Bytes::ZERO
         }
     }
 }

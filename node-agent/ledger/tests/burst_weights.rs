@@ -108,9 +108,10 @@ impl BurstingCard {
         let (mut low, mut high) = (self.limit(id), wanted);
         while low < high {
             let middle = high - (high - low) / 2;
-            match self.ask(&[(id, middle)])[0] {
-                true => low = middle,
-                false => high = middle - 1,
+            if self.ask(&[(id, middle)])[0] {
+                low = middle
+            } else {
+                high = middle - 1
             }
         }
         self.ask(&[(id, wanted)]);

@@ -84,6 +84,7 @@ impl NodeAgent {
             proposal,
             answer: Some(answer),
             since,
+            deadline: self.options.cards.guarantee_deadline,
             has_suspended: false,
         };
         if !can_call_in {
@@ -248,9 +249,10 @@ impl NodeAgent {
     }
 
     fn serve(&mut self, newcomer: WaitingNewcomer) {
-        let result = match newcomer.has_suspended {
-            true => CallResult::Suspended,
-            false => CallResult::Withdrawn,
+        let result = if newcomer.has_suspended {
+            CallResult::Suspended
+        } else {
+            CallResult::Withdrawn
         };
         let name = newcomer.proposal.name.clone();
         let reply = self.allocate(newcomer.proposal);

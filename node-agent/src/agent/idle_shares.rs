@@ -209,9 +209,10 @@ impl AgentState {
             | SuspensionPhase::Resuming => {
                 watch.asleep.get_or_insert_with(Instant::now);
                 let is_idle = allocation.suspension_cause == SuspensionCause::Idle;
-                watch.called = match is_idle && account.is_called() {
-                    true => watch.called.or_else(|| Some(Instant::now())),
-                    false => None,
+                watch.called = if is_idle && account.is_called() {
+                    watch.called.or_else(|| Some(Instant::now()))
+                } else {
+                    None
                 };
             }
         }

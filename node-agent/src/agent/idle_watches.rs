@@ -62,9 +62,10 @@ impl IdleWatch {
     pub(super) fn wake_up(&mut self, idle_after: Duration) {
         self.called = None;
         if let Some(since) = self.asleep.take() {
-            match since.elapsed() < idle_after {
-                true => self.wait_longer(idle_after),
-                false => self.wait = idle_after,
+            if since.elapsed() < idle_after {
+                self.wait_longer(idle_after)
+            } else {
+                self.wait = idle_after
             }
             self.use_now();
         }

@@ -125,9 +125,10 @@ fn orphan(state: &mut AgentState, id: &AllocationId) -> Option<Allocation> {
         terms: BurstTerms::default(),
         is_whole: false,
         // Some of its processes may run. NVML shows what they have, and a resume wakes the others.
-        suspension: match account.is_suspended {
-            true => SuspensionPhase::Suspended,
-            false => SuspensionPhase::Running,
+        suspension: if account.is_suspended {
+            SuspensionPhase::Suspended
+        } else {
+            SuspensionPhase::Running
         },
         // Nothing says who suspended it. Whoever did, only the agent is sure to be there to wake it.
         suspension_cause: SuspensionCause::Guarantee,

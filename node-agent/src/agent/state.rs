@@ -130,9 +130,10 @@ impl AgentState {
                 self.accounts.set_overhead(&id, card, overhead);
             }
             LedgerEffect::SetSuspended { id, is_suspended } => {
-                let suspension = match is_suspended {
-                    true => self.ledger.allocation(&id).map(asleep),
-                    false => None,
+                let suspension = if is_suspended {
+                    self.ledger.allocation(&id).map(asleep)
+                } else {
+                    None
                 };
                 let suspension = suspension.unwrap_or(ShareSuspension::Running);
                 self.accounts.set_suspended(&id, suspension);

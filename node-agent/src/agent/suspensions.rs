@@ -130,9 +130,10 @@ impl ProcessSuspensions {
 
     /// The next request that waited, if no child is at work.
     pub(super) fn take_waiting(&mut self) -> Option<AgentRequest> {
-        match self.is_busy() {
-            true => None,
-            false => self.waiting.pop_front(),
+        if self.is_busy() {
+            None
+        } else {
+            self.waiting.pop_front()
         }
     }
 
@@ -243,9 +244,10 @@ impl TransitionEnd {
         });
         let is_unusable = matches!(report.lines.first(), Some(TransitionLine::Unusable(_)));
         if end.is_none() && !is_unusable {
-            let why = match report.is_overdue {
-                true => "the driver did not answer in time",
-                false => "the process that calls the driver ended early",
+            let why = if report.is_overdue {
+                "the driver did not answer in time"
+            } else {
+                "the process that calls the driver ended early"
             };
             trouble.push(why.to_owned());
         }

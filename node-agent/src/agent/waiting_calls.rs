@@ -18,8 +18,6 @@ use apportion_proto::v1;
 
 use crate::api::request::Answer;
 
-/// How long a newcomer waits at most. A copy of 40 GiB takes about ten seconds, a lock at most as long.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 /// For how long an allocation that could not be suspended is left alone.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 /// How long after a wake that failed the next one is tried.
@@ -34,6 +32,8 @@ pub(super) struct WaitingNewcomer {
     /// Where it waits for the answer; `None` if it asks again.
     pub(super) answer: Option<Answer<v1::AllocateReply>>,
     pub(super) since: Instant,
+    /// How long it waits at most. A copy of 40 GiB takes about ten seconds, a lock at most as long.
+    pub(super) deadline: Duration,
     /// Whether somebody was suspended for it.
     pub(super) has_suspended: bool,
 }
@@ -48,7 +48,7 @@ impl WaitingNewcomer {
     }
 
     pub(super) fn is_overdue(&self) -> bool {
-        self.since.elapsed() >= ANSWERED_WITHIN
+        self.since.elapsed() >= self.deadline
     }
 
     /// Whether it gave up. One that asks again does so by not asking, see [`Self::is_overdue`].

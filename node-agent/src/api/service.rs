@@ -167,9 +167,10 @@ impl Agent for AgentService {
     ) -> Result<Response<v1::AllocateReply>, Status> {
         let tenant = tenant(&request);
         // Only a scheduler sends its term. It must answer for other pods meanwhile.
-        let patience = match request.metadata().contains_key(identity::TERM) {
-            true => NewcomerPatience::AsksAgain,
-            false => NewcomerPatience::Waits,
+        let patience = if request.metadata().contains_key(identity::TERM) {
+            NewcomerPatience::AsksAgain
+        } else {
+            NewcomerPatience::Waits
         };
         let mut proposal = wire::proposal(request.into_inner())?;
         if let Some(tenant) = tenant {

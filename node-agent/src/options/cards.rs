@@ -1,5 +1,6 @@
 //! Settings of the cards: the NVML library, the charge for contexts, and the policy for offenders.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -59,6 +60,11 @@ pub(crate) struct CardOptions {
         default_value = "refuse"
     )]
     pub(crate) burst_reclaim: BurstReclaim,
+
+    /// How long a new allocation waits at most for its guarantee to be called in, 2s to 60s; after that it is refused
+    #[arg(long, env = "APPORTION_GUARANTEE_DEADLINE", value_name = "TIME", default_value = "60s",
+        value_parser = guarantee_deadline)]
+    pub(crate) guarantee_deadline: Duration,
 
     /// How long a program that was suspended for a guarantee waits before it may take the place of another one that uses
     /// more than its guarantee, and how long that one runs before; 1s to 24h
@@ -224,11 +230,17 @@ fn tick(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Clients wait a little longer than the longest one.
+fn guarantee_deadline(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a time from 2s to 60s, such as 30s".to_owned();
+    time_within(text, 2..=60).ok_or_else(expected)
+}
+
 fn turn(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time from 1s to 24h, such as 30s, 5m or 1h".to_owned();
-    let time = parse_time(text).ok_or_else(expected)?;
-    match time.as_secs() {
-        1..=86_400 => Ok(time),
-        _ => Err(expected()),
-    }
+    time_within(text, 1..=86_400).ok_or_else(expected)
+}
+
+fn time_within(text: &str, seconds: RangeInclusive<u64>) -> Option<Duration> {
+    parse_time(text).filter(|time| seconds.contains(&time.as_secs()))
 }

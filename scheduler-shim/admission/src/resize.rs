@@ -68,9 +68,12 @@ pub fn request_text<'p>(
     }
     let is_marked = of(names::BURST).is_some_and(|(_, value)| value == MAY);
     let mut amounts: Vec<_> = annotations
-        .filter(|(key, _)| match is_marked {
-            true => SizeSubject::of(key).is_some(),
-            false => SHARES.contains(key),
+        .filter(|(key, _)| {
+            if is_marked {
+                SizeSubject::of(key).is_some()
+            } else {
+                SHARES.contains(key)
+            }
         })
         .collect();
     amounts.sort_unstable();

@@ -193,12 +193,13 @@ fn limits() -> impl Strategy<Value = Value> {
         Just("cpu")
     ];
     proptest::collection::vec((entry, amount(), any::<bool>()), 0..4).prop_map(|entries| {
-        let entries = entries
-            .into_iter()
-            .map(|(name, amount, is_text)| match is_text {
-                true => (name.to_owned(), json!(amount.to_string())),
-                false => (name.to_owned(), json!(amount)),
-            });
+        let entries = entries.into_iter().map(|(name, amount, is_text)| {
+            if is_text {
+                (name.to_owned(), json!(amount.to_string()))
+            } else {
+                (name.to_owned(), json!(amount))
+            }
+        });
         Value::Object(entries.collect())
     })
 }

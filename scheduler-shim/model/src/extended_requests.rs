@@ -160,9 +160,10 @@ impl RequestedResources {
             TaskGpuRequest::Partitions(all) => {
                 let mut left = all.clone();
                 left.retain(|name, _| !is_without(name));
-                match left.is_empty() {
-                    true => TaskGpuRequest::None,
-                    false => TaskGpuRequest::Partitions(left),
+                if left.is_empty() {
+                    TaskGpuRequest::None
+                } else {
+                    TaskGpuRequest::Partitions(left)
                 }
             }
             TaskGpuRequest::None | TaskGpuRequest::Shared { .. } => cards.clone(),

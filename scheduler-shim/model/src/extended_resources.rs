@@ -199,9 +199,10 @@ impl ClaimFinder<'_> {
         let classes = requested.classes(self.devices);
         let mut all = Vec::new();
         for (lacking, on) in self.lacking(&classes) {
-            let on = match on.is_disjoint(own) {
-                true => on,
-                false => Arc::new(on.difference(own).cloned().collect()),
+            let on = if on.is_disjoint(own) {
+                on
+            } else {
+                Arc::new(on.difference(own).cloned().collect())
             };
             if on.is_empty() {
                 continue;

@@ -129,9 +129,10 @@ impl ObjectInventory {
                     (read.holds.resources()).any(|name| name.starts_with(IMPLICIT_RESOURCE));
                 if is_by_class || !self.by_class.is_empty() {
                     let name = (object.namespace().to_owned(), object.name().to_owned());
-                    match is_by_class {
-                        true => self.by_class.insert(name),
-                        false => self.by_class.remove(&name),
+                    if is_by_class {
+                        self.by_class.insert(name)
+                    } else {
+                        self.by_class.remove(&name)
                     };
                 }
                 named.insert(object.name().to_owned(), read);

@@ -76,9 +76,12 @@ fn with_request(pod: ObjectView<'_>, text: &str) -> Result<Value, String> {
     let bursts = pod.annotation(ANNOTATION_BURST) == Some(MAY);
     let now = request(pod);
     let now = now.as_deref().and_then(|now| now.split('=').next());
-    annotations.retain(|key, _| match bursts {
-        true => SizeSubject::of(key).is_none(),
-        false => Some(key.as_str()) != now,
+    annotations.retain(|key, _| {
+        if bursts {
+            SizeSubject::of(key).is_none()
+        } else {
+            Some(key.as_str()) != now
+        }
     });
     for (key, value) in amounts {
         annotations.insert(key.to_owned(), value.into());

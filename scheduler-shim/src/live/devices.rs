@@ -104,15 +104,17 @@ impl ClusterModel {
             }
             if let DeviceReadiness::Pending(pending) = binding::readiness(status) {
                 // The claim may not say since when.
-                return match clock.is_over(wait.since) {
-                    true => PodDevices::Failed(clock.late(&pending)),
-                    false => PodDevices::Pending(pending),
+                return if clock.is_over(wait.since) {
+                    PodDevices::Failed(clock.late(&pending))
+                } else {
+                    PodDevices::Pending(pending)
                 };
             }
         }
-        match unknown {
-            true => PodDevices::Unknown,
-            false => PodDevices::Ready,
+        if unknown {
+            PodDevices::Unknown
+        } else {
+            PodDevices::Ready
         }
     }
 

@@ -362,9 +362,10 @@ impl GoProgram {
         let mut elements = self.package.rsplit('/');
         let last = elements.next().unwrap_or_default();
         let digits = last.strip_prefix('v').unwrap_or_default();
-        match !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => elements.next().unwrap_or_default(),
-            false => last,
+        if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            elements.next().unwrap_or_default()
+        } else {
+            last
         }
     }
 }

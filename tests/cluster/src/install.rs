@@ -108,20 +108,19 @@ pub fn install(cluster: &LocalCluster, staged: &Path, chart: &Path, more: &[Stri
     let mut helm = cluster.helm_command();
     helm.args(upgrade).args(["--namespace", NAMESPACE, RELEASE]);
     helm.arg(chart);
-    match is_there {
-        true => helm.arg("--reuse-values"),
-        false => {
-            let values = values(STATE, ProgramPorts::usual()?);
-            let cards = format!("simulatedGpus={}", cluster.gpus());
-            helm.args([
-                "--set",
-                &values,
-                "--set",
-                &cards,
-                "--set-string",
-                &way_to(cluster),
-            ])
-        }
+    if is_there {
+        helm.arg("--reuse-values")
+    } else {
+        let values = values(STATE, ProgramPorts::usual()?);
+        let cards = format!("simulatedGpus={}", cluster.gpus());
+        helm.args([
+            "--set",
+            &values,
+            "--set",
+            &cards,
+            "--set-string",
+            &way_to(cluster),
+        ])
     };
     if is_there {
         stop_scheduler(cluster)?;

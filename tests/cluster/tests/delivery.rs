@@ -153,9 +153,10 @@ fn a_volume_over_the_account_hides_no_limit() {
         is_told() || matches!(pod.phase().as_str(), "Succeeded" | "Failed")
     });
     let log = pod.logs("main");
-    match log.contains("started") {
-        true => assert_eq!(said(&log, "total"), [0, LIMIT], "{log}"),
-        false => assert!(is_told(), "{}", pod.events()),
+    if log.contains("started") {
+        assert_eq!(said(&log, "total"), [0, LIMIT], "{log}")
+    } else {
+        assert!(is_told(), "{}", pod.events())
     }
 }
 
@@ -173,9 +174,10 @@ fn without_an_agent_a_container_does_not_start_and_with_the_next_one_it_does() {
 fn the_kubelet_itself_says_which_pods_there_are_where_it_can() {
     let node = ManagedNode::with(&[]);
     // Served by default since 1.37.
-    let source = match node.cluster.kubernetes().starts_with("v1.36.") {
-        true => "api-server",
-        false => "kubelet",
+    let source = if node.cluster.kubernetes().starts_with("v1.36.") {
+        "api-server"
+    } else {
+        "kubelet"
     };
     eventually("somebody says which pods there are", || {
         let log = std::fs::read_to_string(node.log()).unwrap_or_default();

@@ -128,11 +128,13 @@ fn sources(folder: &Path) -> Vec<std::path::PathBuf> {
         let is_test = ["tests", "tests.rs", "target"]
             .iter()
             .any(|test| name == *test);
-        match path.is_dir() {
-            _ if is_test => {}
-            true => found.extend(sources(&path)),
-            false if path.extension().is_some_and(|end| end == "rs") => found.push(path),
-            false => {}
+        if is_test {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            found.push(path);
         }
     }
     found

@@ -93,13 +93,11 @@ pub(crate) fn difference(left: &PodOutcomes, right: &PodOutcomes) -> Option<Deci
     left.iter()
         .filter_map(|(task, one): (&String, &PodOutcome)| {
             let other = right.get(task).cloned().unwrap_or_default();
-            match one.status == other.status {
-                false => Some(DecisionDifference::Fate),
-                true if one.is_to_be_somewhere() && one.node != other.node => {
-                    Some(DecisionDifference::Node)
-                }
-                true => None,
+            if one.status != other.status {
+                return Some(DecisionDifference::Fate);
             }
+            let is_elsewhere = one.is_to_be_somewhere() && one.node != other.node;
+            is_elsewhere.then_some(DecisionDifference::Node)
         })
         .max()
 }

@@ -121,7 +121,8 @@ fn gpus_by_queue(cluster: &Value) -> BTreeMap<String, u64> {
     gpus
 }
 
-fn thousandths(task: &Value) -> u64 {
+/// The GPUs of a pod, in thousandths.
+pub(crate) fn thousandths(task: &Value) -> u64 {
     let gpu = &task["gpu"];
     let devices = gpu["num_devices"].as_u64().unwrap_or(1);
     match gpu["kind"].as_str() {

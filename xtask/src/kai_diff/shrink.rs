@@ -83,6 +83,7 @@ fn shows(oracle: &mut KaiOracle, cluster: &Value, what: &FindingKind) -> Result<
             let jobs = match mistake {
                 Some(DifferenceCause::LosesMoved) => waiting.for_moved,
                 Some(DifferenceCause::BreaksGang) => waiting.for_broken,
+                Some(DifferenceCause::AboveCommonDomain) => waiting.for_overlooked,
                 _ => waiting.starved,
             };
             Ok(!jobs.is_empty())

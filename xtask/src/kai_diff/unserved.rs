@@ -3,22 +3,28 @@
 //! Two schedulers may come to different ends that are equally right: two jobs of one queue may want the last GPU of its
 //! quota. So a job counts only if three things hold. It waits at our end and is entitled to what it waits for. KAI
 //! serves it at its own end. And KAI, started from our end, serves it each time it is asked. Priority entitles a job
-//! only to the GPUs of its own queue, so there a job of lower priority must have left.
+//! only to the GPUs of its own queue, so there jobs of lower priority must have left, and their GPUs and the idle ones must
+//! be enough.
 //!
 //! KAI may serve a job by a move that it does not complete: it evicts pods that it may only move, and then gives their
 //! new places to others. If the job that loses them was as entitled to them, one claim is served at the cost of
 //! another. Such jobs are counted apart. So are jobs that KAI serves only by a step that leaves a gang with too few
-//! pods: Apportion takes no such step, because the pods that are left would wait for the others.
+//! pods: Apportion takes no such step, because the pods that are left would wait for the others. And so are jobs that
+//! would lose their place to another one if KAI did not overlook the room for that: the policy serves them if it overlooks it,
+//! too.
 
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use apportion_policy::cluster::KaiBehavior;
 use apportion_policy::{Entitlement, Session};
 use serde_json::Value;
 
 use super::oracle::KaiOracle;
-use super::pod_outcomes::{PodOutcome, carried_on, id, jobs, running, tasks};
-use super::scheduling_run::{SchedulingRun, carry_on};
+use super::pod_outcomes::{
+    PodOutcome, PolicyVariant, carried_on, decided_in, id, jobs, running, tasks,
+};
+use super::scheduling_run::{SchedulingRun, carry_on, thousandths};
 use crate::scenarios::{NOW, cluster_of};
 
 /// How often KAI is asked to continue from our end. A job counts only if KAI serves it every time.
@@ -36,6 +42,8 @@ pub(crate) struct UnservedJobs {
     pub(crate) for_moved: Vec<UnservedJob>,
     /// Those that KAI serves by a step that leaves a gang with too few pods.
     pub(crate) for_broken: Vec<UnservedJob>,
+    /// Those that KAI serves because it overlooks the room for another job.
+    pub(crate) for_overlooked: Vec<UnservedJob>,
 }
 
 /// The jobs that KAI serves and Apportion leaves waiting.
@@ -54,7 +62,7 @@ pub(crate) fn unserved(
         served.retain(|(job, why)| {
             runs_more(job, &further.end, &ours.end)
                 && (*why != Entitlement::Priority
-                    || lower(job, &ours.end).any(|other| runs_more(other, &ours.end, &further.end)))
+                    || has_room_of_lower(job, &ours.end, &further.end))
         });
         let losers = losers(&further)?;
         let (for_moved, rest): (Vec<_>, Vec<_>) = served
@@ -68,8 +76,39 @@ pub(crate) fn unserved(
             served = rest;
         }
     }
-    found.starved = served;
+    let overlooks = PolicyVariant {
+        as_kai: BTreeSet::from([KaiBehavior::NarrowsDomains]),
+        ..PolicyVariant::default()
+    };
+    let ours_then = carry_on(&ours.end, |cluster| decided_in(cluster, &overlooks))?;
+    (found.for_overlooked, found.starved) = served
+        .into_iter()
+        .partition(|(job, _)| runs_more(job, &ours_then.end, &ours.end));
     Ok(found)
+}
+
+/// Whether jobs of lower priority in its queue left as many GPUs to a job as it has now, together with the idle ones.
+fn has_room_of_lower(job: &str, start: &Value, end: &Value) -> bool {
+    let gained = held(job, end).saturating_sub(held(job, start));
+    let left = lower(job, start).map(|other| held(other, start).saturating_sub(held(other, end)));
+    let left: u64 = left.sum();
+    left > 0 && gained <= left + idle(start)
+}
+
+/// The GPUs that no pod holds, in thousandths.
+fn idle(cluster: &Value) -> u64 {
+    let nodes = cluster["nodes"].as_array().into_iter().flatten();
+    let all: u64 = nodes
+        .filter_map(|node| node["gpus_allocatable"].as_u64())
+        .sum();
+    let names = jobs(cluster).filter_map(|job| job["name"].as_str());
+    let in_use: u64 = names.map(|job| held(job, cluster)).sum();
+    (all * 1000).saturating_sub(in_use)
+}
+
+/// The GPUs of a job's running pods, in thousandths.
+fn held(name: &str, cluster: &Value) -> u64 {
+    running_tasks(name, cluster).map(thousandths).sum()
 }
 
 /// Whether a cycle leaves a gang with too few pods that was whole, or had none, at the start.
@@ -175,10 +214,14 @@ fn runs_more(job: &str, one: &Value, other: &Value) -> bool {
 }
 
 fn count(name: &str, cluster: &Value) -> usize {
+    running_tasks(name, cluster).count()
+}
+
+fn running_tasks<'c>(name: &str, cluster: &'c Value) -> impl Iterator<Item = &'c Value> {
     let runs: BTreeSet<&str> = running(cluster);
-    let found = jobs(cluster).filter(|job| job["name"] == name);
+    let found = jobs(cluster).filter(move |job| job["name"] == name);
     let pods = found.flat_map(tasks);
-    pods.filter(|task| runs.contains(id(task))).count()
+    pods.filter(move |task| runs.contains(id(task)))
 }
 
 #[cfg(test)]
@@ -254,6 +297,21 @@ mod tests {
         };
         assert_eq!(of(60), ["held"]);
         assert_eq!(of(50), [""; 0]);
+    }
+
+    #[test]
+    fn priority_entitles_to_no_more_than_lower_jobs_of_the_queue_hold_and_what_is_idle() {
+        let start = cluster(1.0, 0.0, 2, 60, true);
+        let mut end = start.clone();
+        end["jobs"][0]["tasks"][0]["state"] = json!("Pending");
+        end["jobs"][1]["tasks"][0]["state"] = json!("Running");
+        for (gpus, is_entitled) in [(1, true), (4, true), (5, false)] {
+            end["jobs"][1]["tasks"][0]["gpu"]["gpus"] = json!(gpus);
+            let found = has_room_of_lower("waits", &start, &end);
+            assert_eq!(found, is_entitled, "{gpus}");
+        }
+        end["jobs"][0]["tasks"][0]["state"] = json!("Running");
+        assert!(!has_room_of_lower("waits", &start, &end), "nobody left");
     }
 
     #[test]

@@ -35,8 +35,11 @@ pub(super) fn link(workspace: &Workspace, made: &Path, major: u32) -> Result<Pat
         fs::read_to_string(&list).with_context(|| format!("failed to read {}", list.display()))?;
     let folder = made.join("sim-cudart").join(major.to_string());
     fs::create_dir_all(&folder).with_context(|| format!("failed to make {}", folder.display()))?;
+    // Another build may link the same library at this moment.
+    let scratch = tempfile::tempdir_in(&folder)
+        .with_context(|| format!("failed to make a folder in {}", folder.display()))?;
     let write = |name: &str, content: String| {
-        let path = folder.join(name);
+        let path = scratch.path().join(name);
         fs::write(&path, content).with_context(|| format!("failed to write {}", path.display()))?;
         Ok::<_, anyhow::Error>(path)
     };
@@ -44,12 +47,12 @@ pub(super) fn link(workspace: &Workspace, made: &Path, major: u32) -> Result<Pat
     let names = SymbolList::read(&list);
     let unsupported = write("unsupported.c", names.unsupported())?;
     let versions = write("versions.map", names.versions(&soname))?;
-    let library = folder.join(&soname);
+    let linked = scratch.path().join(&soname);
 
     let mut compiler = workspace.c_tool("cc");
     compiler
         .args(["-shared", "-fPIC", "-O1", "-o"])
-        .arg(&library)
+        .arg(&linked)
         .arg(&unsupported);
     for (name, symbol) in &names.renamed {
         compiler.arg(format!("-Wl,--defsym={name}={symbol}"));
@@ -70,6 +73,9 @@ pub(super) fn link(workspace: &Workspace, made: &Path, major: u32) -> Result<Pat
             "-lc",
         ]);
     run(&mut compiler)?;
+    let library = folder.join(&soname);
+    fs::rename(&linked, &library)
+        .with_context(|| format!("failed to write {}", library.display()))?;
     Ok(library)
 }
 

@@ -57,9 +57,12 @@ pub(super) fn fair_parts(demands: &[BurstDemand], left: Bytes) -> Vec<Bytes> {
         Bytes::ZERO
     };
     let low = highest_level(&last, rest);
-    let parts = demands.iter().map(|demand| match demand.is_last() {
-        true => demand.at(low),
-        false => demand.at(high),
+    let parts = demands.iter().map(|demand| {
+        if demand.is_last() {
+            demand.at(low)
+        } else {
+            demand.at(high)
+        }
     });
     parts.collect()
 }

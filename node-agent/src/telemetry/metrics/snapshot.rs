@@ -116,9 +116,10 @@ pub(super) fn shares(
                 let is_suspended = allocation.suspension() == v1::SuspensionState::Suspended;
                 let share = all.entry(name).or_default();
                 share.add(grant, utilisation);
-                share.resident += match is_suspended {
-                    true => grant.nvml_bytes,
-                    false => grant.used_bytes,
+                share.resident += if is_suspended {
+                    grant.nvml_bytes
+                } else {
+                    grant.used_bytes
                 };
             }
         }

@@ -44,9 +44,10 @@ fn enforcement(view: &AgentView) -> Vec<LimitEnforcement> {
     let node = view.list.node.clone().unwrap_or_default();
     let idle = view.idle.as_deref();
     let library = "programs with a share load it; it refuses at the share";
-    let watch = match view.is_ready {
-        true => "each share is compared with the driver's count",
-        false => "the NVIDIA driver does not answer",
+    let watch = if view.is_ready {
+        "each share is compared with the driver's count"
+    } else {
+        "the NVIDIA driver does not answer"
     };
     let driver = match node.driver_limits.as_str() {
         "" => node.driver_limits_absence,

@@ -53,9 +53,12 @@ prop_compose! {
         if let Some(grace) = grace {
             annotations.insert(ANNOTATION_GRACE.to_owned(), grace.to_owned());
         }
-        let preemptibility = preemptible.map(|yes| match yes {
-            true => GroupPreemptibility::Preemptible,
-            false => GroupPreemptibility::NonPreemptible,
+        let preemptibility = preemptible.map(|yes| {
+            if yes {
+                GroupPreemptibility::Preemptible
+            } else {
+                GroupPreemptibility::NonPreemptible
+            }
         });
         let owner = ["batch/v1", "Job", "j", "u"].map(str::to_owned);
         let [api_version, kind, name, uid] = owner;

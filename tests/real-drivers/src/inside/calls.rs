@@ -219,9 +219,10 @@ impl IsolatedCall {
 /// A function's return value: usually a code, sometimes an address.
 fn returned(word: u64, pointers: &ProcessPointers) -> String {
     let named = pointers.word(word);
-    match named == format!("{word:x}") {
-        true => (word as u32).cast_signed().to_string(),
-        false => named,
+    if named == format!("{word:x}") {
+        (word as u32).cast_signed().to_string()
+    } else {
+        named
     }
 }
 
