@@ -70,9 +70,10 @@ impl Ledger {
             && allocation.needs_what_it_keeps()
             && grant.shrunk <= self.sampled
             && !self.has_call(&allocation.claimant());
-        match is_lent {
-            true => grant.held.minus(grant.nvml),
-            false => Bytes::ZERO,
+        if is_lent {
+            grant.held.minus(grant.nvml)
+        } else {
+            Bytes::ZERO
         }
     }
 }

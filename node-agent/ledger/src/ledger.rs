@@ -222,10 +222,11 @@ impl Ledger {
         let others = self
             .grants(card)
             .filter(|(allocation, _)| Some(&allocation.id) != except);
-        let others = others.map(|(allocation, grant): (&Allocation, &crate::CardGrant)| {
-            let lent = match borrows {
-                true => self.lends(allocation, grant),
-                false => Bytes::ZERO,
+        let others = others.map(|(allocation, grant)| {
+            let lent = if borrows {
+                self.lends(allocation, grant)
+            } else {
+                Bytes::ZERO
             };
             Holder {
                 name: allocation.name.clone(),

@@ -452,10 +452,11 @@ proptest! {
             match event {
                 LoanEvent::Arrive { guaranteed, more, is_wakeful } => {
                     let limit = (guaranteed + more).min(UNITS);
-                    match is_wakeful {
-                        true => node.arrive_wakeful(guaranteed, limit),
-                        false => node.arrive(guaranteed, limit),
-                    };
+                    if is_wakeful {
+                        node.arrive_wakeful(guaranteed, limit);
+                    } else {
+                        node.arrive(guaranteed, limit);
+                    }
                 }
                 LoanEvent::Use { which, count } => {
                     if let Some(id) = live.get(which) {
