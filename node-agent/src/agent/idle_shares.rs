@@ -25,7 +25,6 @@ use super::guarantee_calls::asks_of;
 use super::idle_watches::IdleWatch;
 use super::state::{AgentState, RequestOutcome};
 use super::suspensions::{RunningTransition, TransitionClient};
-use crate::account::AccountFiles;
 use crate::api::request::NewcomerPatience;
 use crate::options::BurstReclaim;
 use crate::processes::threads::WakefulThreads;
