@@ -60,8 +60,9 @@ async fn placed(node: &Node, uid: &str, idle: Duration) -> Allocation {
     let id = allocation.id.clone();
     let kind = Some(holder::Kind::PodUid(uid.to_owned()));
     let holder = Some(Holder { kind });
-    let committed = node.client().await.commit(CommitRequest { id, holder });
-    committed.await.expect("it was just reserved");
+    let mut client = node.client().await;
+    let committed = client.commit(CommitRequest { id, holder }).await;
+    committed.expect("it was just reserved");
     allocation
 }
 
