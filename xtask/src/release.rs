@@ -426,7 +426,7 @@ mod tests {
         assert!(manifest.contains("v1.2.3/kubectl-apportion-1.2.3-linux-amd64.tar.gz"));
         assert_eq!(manifest.matches("bin: kubectl-apportion").count(), 1);
         assert!(
-            !manifest.contains("arm64") && !manifest.contains("SHA256_"),
+            !manifest.contains("arm64") && !manifest.contains("SHA256_A"),
             "{manifest}"
         );
         let missing = release
