@@ -22,6 +22,8 @@ use crate::{chart, stage};
 
 const CHART: &str = "deploy/chart/apportion/Chart.yaml";
 const KREW: &str = "apportion/kubectl/krew.yaml";
+/// How the part of a platform begins in it.
+const KREW_ENTRY: &str = "    - selector:\n";
 /// The file with what an earlier step built for a platform.
 const BUILT: &str = "built.json";
 const SCRIPT: &str = "publish.sh";
@@ -76,6 +78,11 @@ pub(crate) fn perform(workspace: &Workspace, options: &ReleaseOptions) -> Result
         ensure!(options.dry_run, "{message}");
         println!("{message}; a release would end here");
     }
+    let has_all = Platform::ALL.iter().all(|one| options.target.contains(one));
+    ensure!(
+        has_all || options.dry_run || options.step == Some(ReleaseStep::Build),
+        "a release has images for all platforms; hint: leave out --target, or make a --dry-run"
+    );
     let out = std::path::absolute(&options.out).context("failed to find the folder")?;
     fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
     if options.step != Some(ReleaseStep::Assemble) {
@@ -230,7 +237,7 @@ impl Release<'_> {
             fs::read_to_string(workspace.root.join(KREW)).context("failed to read krew.yaml")?;
         write(
             &self.out.join("krew.yaml"),
-            &self.krew(&krew, &options.repository)?,
+            &self.krew(&krew, &options.repository, &options.target)?,
         )?;
         let images = self.out.join("images.json");
         chart::package(workspace, self.out, Some(&images))?;
@@ -238,20 +245,24 @@ impl Release<'_> {
         self.sum()
     }
 
-    /// The manifest of the kubectl plugin, with the checksum of each platform's file.
-    fn krew(&self, template: &str, repository: &str) -> Result<String> {
-        let mut text = template
+    /// The manifest of the kubectl plugin for `platforms`, with the checksum of each one's file.
+    fn krew(&self, template: &str, repository: &str, platforms: &[Platform]) -> Result<String> {
+        let template = template
             .replace("OWNER/apportion", repository)
             .replace("VERSION", self.version);
-        for platform in Platform::ALL {
+        let mut entries = template.split(KREW_ENTRY);
+        let mut text = entries.next().unwrap_or_default().to_owned();
+        for entry in entries {
+            let mark =
+                |platform: &Platform| format!("SHA256_{}", platform.architecture().to_uppercase());
+            let Some(platform) = platforms.iter().find(|one| entry.contains(&mark(one))) else {
+                continue;
+            };
             let file = format!("kubectl-apportion-{}-linux-{platform}.tar.gz", self.version);
             let path = self.out.join(file);
-            let mark = format!("SHA256_{}", platform.architecture().to_uppercase());
-            if path.exists() {
-                text = text.replace(&mark, &sum_of(&path)?);
-            } else {
-                bail!("{} is not there", path.display());
-            }
+            ensure!(path.exists(), "{} is not there", path.display());
+            text.push_str(KREW_ENTRY);
+            text.push_str(&entry.replace(&mark(platform), &sum_of(&path)?));
         }
         Ok(text)
     }
@@ -393,6 +404,39 @@ mod tests {
         assert!(refused("v3.0.0", "3.0.0", &missing).contains("no section"));
         let empty = CHART.replace("1.2.3", "1.0.0");
         assert!(refused("v1.0.0", "1.0.0", &empty).contains("is empty"));
+    }
+
+    #[test]
+    fn the_plugins_manifest_has_the_platforms_that_were_built() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder
+            .path()
+            .join("kubectl-apportion-1.2.3-linux-amd64.tar.gz");
+        fs::write(&file, "plugin").unwrap();
+        let release = Release {
+            version: "1.2.3",
+            tag: "v1.2.3",
+            out: folder.path(),
+            registry: "ghcr.io/x/apportion".to_owned(),
+        };
+        let template = include_str!("../../apportion/kubectl/krew.yaml");
+        let [amd64, arm64] = [Platform::ALL[0], Platform::ALL[1]];
+        let manifest = release.krew(template, "x/apportion", &[amd64]).unwrap();
+        assert!(manifest.contains(&sum_of(&file).unwrap()), "{manifest}");
+        assert!(manifest.contains("v1.2.3/kubectl-apportion-1.2.3-linux-amd64.tar.gz"));
+        assert_eq!(manifest.matches("bin: kubectl-apportion").count(), 1);
+        assert!(
+            !manifest.contains("arm64") && !manifest.contains("SHA256_A"),
+            "{manifest}"
+        );
+        let missing = release
+            .krew(template, "x/apportion", &[amd64, arm64])
+            .unwrap_err();
+        assert!(
+            missing
+                .to_string()
+                .ends_with("linux-arm64.tar.gz is not there")
+        );
     }
 
     #[test]
