@@ -26,8 +26,8 @@ pub const AGENT: &str = "apportion.test/agent:latest";
 /// The tools that a person expects in a container's shell.
 const USERLAND: &[&str] = &[
     "sh", "bash", "cat", "chmod", "cp", "date", "dd", "env", "grep", "head", "id", "kill", "ln",
-    "ls", "mkdir", "mount", "mv", "nproc", "ps", "readlink", "rm", "sed", "setpriv", "sleep",
-    "sort", "stat", "tail", "test", "touch", "true", "umount", "uname", "unshare", "wc",
+    "ls", "mkdir", "mkfifo", "mount", "mv", "nproc", "ps", "readlink", "rm", "sed", "setpriv",
+    "sleep", "sort", "stat", "tail", "test", "touch", "true", "umount", "uname", "unshare", "wc",
 ];
 
 /// Loads every image of the cluster into its containerd.
