@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 
 use super::claims::ClaimReservation;
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
-use super::grouper::GroupWrite;
+use super::grouper::{GroupWrite, WriteSubject};
 use super::usage_recorder::UsageRecordStore;
 use super::volumes;
 
@@ -32,19 +32,19 @@ mod claims;
 mod deferred_events;
 mod extended_claims;
 mod grouping;
-mod groups_in_creation;
 mod leadership;
 mod publishing;
 mod request_limiter;
 mod resizing;
 mod statuses;
+mod writes_in_flight;
 
 use binding::{BindingMetadata, PodBinder};
 use deferred_events::{DeferredEventSender, DeferredEvents};
 use grouping::GroupWriter;
-use groups_in_creation::GroupsInCreation;
 pub(crate) use leadership::LeadershipGuard;
 use request_limiter::{RequestLimiter, RequestPurpose};
+use writes_in_flight::WritesInFlight;
 
 /// Timeout of a request: as long as an API server works on one. After a shorter one the outcome would be unknown.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,6 +54,19 @@ const AGAIN: Duration = Duration::from_millis(500);
 const FAILURES: usize = 100;
 /// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "apportion-scheduler";
+
+/// Namespace and name of the pod whose condition or event this is.
+fn told_pod(effect: &SchedulerEffect) -> Option<WriteSubject> {
+    match effect {
+        SchedulerEffect::PublishEvent { pod, .. } => {
+            Some((pod.namespace.clone(), pod.name.clone()))
+        }
+        SchedulerEffect::WriteStatus(status) if status.kind == "Pod" => {
+            Some((status.namespace.clone(), status.name.clone()))
+        }
+        _ => None,
+    }
+}
 
 /// A client from a kubeconfig file, from the environment, or from the service account of this pod.
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, CommandFailure> {
@@ -122,7 +135,10 @@ pub(crate) struct ApiWriter {
     client: Client,
     binder: PodBinder,
     groups: GroupWriter,
-    groups_in_creation: Arc<GroupsInCreation>,
+    /// PodGroups that are being created.
+    groups_in_creation: Arc<WritesInFlight>,
+    /// Pods that are being told their group.
+    pods_in_marking: Arc<WritesInFlight>,
     reporter: events::Reporter,
     recorder: Arc<events::Recorder>,
     limiter: Arc<RequestLimiter>,
@@ -150,6 +166,7 @@ impl ApiWriter {
             binder: PodBinder::new(client.clone(), names),
             groups: GroupWriter::new(client.clone(), recorder.clone(), deferred_events.clone()),
             groups_in_creation: Arc::default(),
+            pods_in_marking: Arc::default(),
             reporter,
             recorder,
             client,
@@ -173,10 +190,8 @@ impl ApiWriter {
             } => return self.deferred_events.queue_event(pod, message),
             effect => effect,
         };
-        if let SchedulerEffect::Group(write @ GroupWrite::Found(_)) = &effect
-            && let Some(group) = write.subject()
-        {
-            self.groups_in_creation.begin(group);
+        if let SchedulerEffect::Group(write) = &effect {
+            self.begin_group_write(write);
         }
         tokio::spawn(Arc::clone(self).perform_in_turn(Box::new(effect)));
     }
@@ -202,6 +217,9 @@ impl ApiWriter {
             let answer = SchedulerEvent::NotBound(pod.clone(), why);
             let _ = self.answers.send(answer);
             return;
+        }
+        if let Some(pod) = told_pod(&effect) {
+            self.pods_in_marking.wait(&pod).await;
         }
         let _permit = self.limiter.acquire(purpose).await;
         Box::pin(self.done(*effect)).await;
@@ -338,9 +356,36 @@ impl ApiWriter {
         Api::namespaced(self.client.clone(), &pod.namespace)
     }
 
+    /// Notes a write that others come after.
+    fn begin_group_write(&self, write: &GroupWrite) {
+        match write {
+            GroupWrite::Create(_) | GroupWrite::Found(_) => {
+                if let Some(group) = write.subject() {
+                    self.groups_in_creation.begin(group);
+                }
+            }
+            GroupWrite::Mark(pod, _) => {
+                let pod = (pod.namespace.clone(), pod.name.clone());
+                self.pods_in_marking.begin(pod);
+            }
+            GroupWrite::Change(..) | GroupWrite::NotReady(..) => {}
+        }
+    }
+
     async fn write_group(&self, write: GroupWrite) {
         let subject = write.subject();
+        let marked = match &write {
+            GroupWrite::Mark(pod, membership) => {
+                let group = (pod.namespace.clone(), membership.group.clone());
+                self.groups_in_creation.wait(&group).await;
+                Some((pod.namespace.clone(), pod.name.clone()))
+            }
+            _ => None,
+        };
         let is_done = self.groups.write(write).await;
+        if let Some(pod) = marked {
+            self.pods_in_marking.end(&pod);
+        }
         if let Some(subject) = subject {
             self.groups_in_creation.end(&subject);
             let _ = self.answers.send(SchedulerEvent::Grouped(subject, is_done));

@@ -39,10 +39,11 @@ impl ClusterModel {
             (waiting, due, tallies.0, decided.total())
         };
         self.inventory.drop_cache();
-        let mut effects = self.report(due, now);
+        // First, because the conditions of waiting pods come after their groups.
+        let mut effects = self.write_groups(now);
+        effects.extend(self.report(due, now));
         let usage = self.usage.as_mut();
         effects.extend(usage.and_then(|usage| usage.sample(now, &queues, total)));
-        effects.extend(self.write_groups(now));
         effects.extend(self.report_unready_groups(&waiting));
         for one in waiting {
             let Some(pod) = self.pod(&one.pod) else {

@@ -1,9 +1,9 @@
 //! Writes about pod groups: their objects, the mark on their pods, and the event that pods are missing.
 //!
-//! Nobody waits for these writes, and there may be as many as pods. So they have a few requests of their own, and are
-//! slow while pods are bound. Only the few groups that are created with their bindings don't wait, and their bindings
-//! wait for them ([`super::groups_in_creation`]). A missing
-//! permission is logged once, not once per pod, and then tried again now and then: somebody may grant it.
+//! There may be as many of these writes as pods. So they have a few requests of their own, and are slow while pods are
+//! bound. Only the few groups that are created with their bindings don't wait, and their bindings wait for them
+//! ([`super::writes_in_flight`]). A missing permission is logged once, not once per pod, and then tried again now and
+//! then: somebody may grant it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

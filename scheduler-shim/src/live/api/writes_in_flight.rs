@@ -1,7 +1,9 @@
-//! PodGroups that are being created, so that their pods are bound after them.
+//! Writes about pod groups that are in flight, so that others come after them.
 //!
-//! Who sees a bound pod may look for its group at once, as the clients of KAI do. So a binding waits for the group that
-//! it names, but not for long: a slow API server must not keep pods from starting.
+//! Who sees that a pod is bound, or that it waits, may look for its group at once, as the clients of KAI do. KAI's pod
+//! grouper writes in this order: the PodGroup, its name on the pod, then what the scheduler says. So a binding waits for the
+//! group that it names, and so does the name on a waiting pod; the condition of a waiting pod comes after that. None waits for
+//! long: a slow API server must not keep pods from starting.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -13,49 +15,49 @@ use tokio::time::timeout;
 
 use crate::live::grouper::WriteSubject;
 
-/// How long a binding waits for its group at most.
+/// The longest wait for another write.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The groups whose requests are in flight.
+/// The objects, by namespace and name, whose requests are in flight.
 #[derive(Debug, Default)]
-pub(super) struct GroupsInCreation {
-    groups: Mutex<BTreeSet<WriteSubject>>,
+pub(super) struct WritesInFlight {
+    objects: Mutex<BTreeSet<WriteSubject>>,
     ended: Notify,
 }
 
-impl GroupsInCreation {
-    pub(super) fn begin(&self, group: WriteSubject) {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.insert(group);
+impl WritesInFlight {
+    pub(super) fn begin(&self, object: WriteSubject) {
+        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        objects.insert(object);
     }
 
-    pub(super) fn end(&self, group: &WriteSubject) {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.remove(group);
-        drop(groups);
+    pub(super) fn end(&self, object: &WriteSubject) {
+        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        objects.remove(object);
+        drop(objects);
         self.ended.notify_waiters();
     }
 
-    /// Waits until the group's request has ended, or for as long as a binding may wait.
-    pub(super) async fn wait(&self, group: &WriteSubject) {
-        let _ = timeout(PATIENCE, self.until_ended(group)).await;
+    /// Waits until the object's request has ended, but not for long.
+    pub(super) async fn wait(&self, object: &WriteSubject) {
+        let _ = timeout(PATIENCE, self.until_ended(object)).await;
     }
 
-    async fn until_ended(&self, group: &WriteSubject) {
+    async fn until_ended(&self, object: &WriteSubject) {
         loop {
             let mut ended = pin!(self.ended.notified());
             // Before the look, so that an end between the look and the wait is noticed.
             ended.as_mut().enable();
-            if !self.is_in_creation(group) {
+            if !self.is_in_flight(object) {
                 return;
             }
             ended.await;
         }
     }
 
-    fn is_in_creation(&self, group: &WriteSubject) -> bool {
-        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.contains(group)
+    fn is_in_flight(&self, object: &WriteSubject) -> bool {
+        let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        objects.contains(object)
     }
 }
 
@@ -73,7 +75,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_binding_waits_for_its_own_group_only() {
-        let creation = Arc::new(GroupsInCreation::default());
+        let creation = Arc::new(WritesInFlight::default());
         creation.begin(group("one"));
         let start = Instant::now();
         creation.wait(&group("other")).await;
@@ -91,7 +93,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_binding_does_not_wait_for_a_slow_api_server() {
-        let creation = GroupsInCreation::default();
+        let creation = WritesInFlight::default();
         creation.begin(group("slow"));
         let start = Instant::now();
         creation.wait(&group("slow")).await;
