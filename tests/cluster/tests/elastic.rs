@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use apportion_cluster::eventually;
 use apportion_cluster::managed::{MIB, ManagedNode, ManagedPod};
@@ -241,15 +242,25 @@ fn asleep<'p>(node: &ManagedNode, pods: &'p [ManagedPod]) -> Vec<&'p ManagedPod>
     pods.iter().filter(sleeps).collect()
 }
 
+/// Lets all pods begin to fill in the same second. If one were early, it would take what the others are guaranteed, and
+/// would sleep as soon as they fill.
+fn fill_together(pods: &[ManagedPod]) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let start = now.expect("the clock is past 1970").as_secs() + 10;
+    for pod in pods {
+        pod.exec(&format!(
+            "(while [ $(date +%s) -lt {start} ]; do sleep 0.02; done; touch /fill) >/dev/null 2>&1 &"
+        ));
+    }
+}
+
 #[test]
 fn a_pod_that_bursts_sleeps_for_a_newcomer_and_wakes_when_that_is_deleted() {
     let node = ManagedNode::with(&["--burst-reclaim", "suspend"]);
     let (_, _fillers) = with_one_free_card(&node, "full");
     let pods = ["burst-1", "burst-2", "burst-3"].map(|name| elastic(&node, name));
-    for pod in &pods {
-        pod.runs();
-        pod.exec("touch /fill");
-    }
+    pods.iter().for_each(ManagedPod::runs);
+    fill_together(&pods);
     let filled = pods.each_ref().map(filled);
     println!("filled: {:?} MiB", filled.map(|bytes| bytes / MIB));
     // What the one that bursts most has lent is enough for the newcomer.
