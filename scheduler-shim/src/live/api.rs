@@ -135,8 +135,10 @@ pub(crate) struct ApiWriter {
     client: Client,
     binder: PodBinder,
     groups: GroupWriter,
-    /// PodGroups that are being created.
+    /// PodGroups that are being created before their pods are bound.
     groups_in_creation: Arc<WritesInFlight>,
+    /// PodGroups that are created when bindings leave time. No binding waits for them.
+    groups_created_later: Arc<WritesInFlight>,
     /// Pods that are being told their group.
     pods_in_marking: Arc<WritesInFlight>,
     reporter: events::Reporter,
@@ -166,6 +168,7 @@ impl ApiWriter {
             binder: PodBinder::new(client.clone(), names),
             groups: GroupWriter::new(client.clone(), recorder.clone(), deferred_events.clone()),
             groups_in_creation: Arc::default(),
+            groups_created_later: Arc::default(),
             pods_in_marking: Arc::default(),
             reporter,
             recorder,
@@ -359,7 +362,12 @@ impl ApiWriter {
     /// Notes a write that others come after.
     fn begin_group_write(&self, write: &GroupWrite) {
         match write {
-            GroupWrite::Create(_) | GroupWrite::Found(_) => {
+            GroupWrite::Create(_) => {
+                if let Some(group) = write.subject() {
+                    self.groups_created_later.begin(group);
+                }
+            }
+            GroupWrite::Found(_) => {
                 if let Some(group) = write.subject() {
                     self.groups_in_creation.begin(group);
                 }
@@ -378,6 +386,7 @@ impl ApiWriter {
             GroupWrite::Mark(pod, membership) => {
                 let group = (pod.namespace.clone(), membership.group.clone());
                 self.groups_in_creation.wait(&group).await;
+                self.groups_created_later.wait(&group).await;
                 Some((pod.namespace.clone(), pod.name.clone()))
             }
             _ => None,
@@ -388,6 +397,7 @@ impl ApiWriter {
         }
         if let Some(subject) = subject {
             self.groups_in_creation.end(&subject);
+            self.groups_created_later.end(&subject);
             let _ = self.answers.send(SchedulerEvent::Grouped(subject, is_done));
         }
     }
