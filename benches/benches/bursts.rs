@@ -82,6 +82,7 @@ impl ElasticShare {
             words.wait(ticket, 100_000_000);
         }
         let took = begun.elapsed();
+        words.end();
         let limit = self.limits.cards()[0].limits().limit;
         assert_eq!(limit, words.ceiling(), "the request was met");
         took

@@ -1,13 +1,19 @@
 //! Shares with a guarantee and a higher limit: programs burst into memory that nobody was guaranteed, guarantees of others
 //! hold, and nobody can make the agent or another program pay for it.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use apportion_abi::Bytes;
+use apportion_abi::account::BurstMap;
 use apportion_tests::{
     CONTEXT, CommandOutput, MIB, MachineConfig, PATIENCE, TestHost, VictimProcess, eventually,
 };
@@ -443,6 +449,39 @@ fn a_program_that_writes_nonsense_harms_nobody() {
     eventually(PATIENCE, "the agent goes on", || {
         grant(&host, "honest")["used_bytes"] == 10 * GIB + CONTEXT
     });
+    assert!(host.high_water() <= CARD);
+}
+
+#[test]
+fn what_was_given_to_a_program_is_not_given_to_another_before_it_can_use_it() {
+    let host = host();
+    let _agent = host.agent(&[]);
+    let _greedy = elastic(&host, "greedy");
+    let mut honest = elastic(&host, "honest");
+    let folder = account(&host, "greedy");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let asking = thread::spawn({
+        let is_over = is_over.clone();
+        move || {
+            let name = folder.join("burst").into_os_string().into_vec();
+            let burst = BurstMap::open(&CString::new(name).expect("a path")).expect("its file");
+            let wake = File::options().write(true).open(folder.join("wake"));
+            let mut wake = wake.expect("the program may open it");
+            while !is_over.load(Ordering::Relaxed) {
+                // It never uses what it gets.
+                let ticket = burst.cards()[0].ask(Bytes(12 * GIB));
+                wake.write_all(&[1]).expect("the agent reads it");
+                burst.cards()[0].wait(ticket, 1_000_000);
+            }
+        }
+    });
+    // Both may have 8 GiB of the card while both ask.
+    for _ in 0..300 {
+        let held = honest.step("alloc 7G").value();
+        honest.step(&format!("free {held}")).ok();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    asking.join().expect("it asks until it is told to end");
     assert!(host.high_water() <= CARD);
 }
 

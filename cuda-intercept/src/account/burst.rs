@@ -72,7 +72,8 @@ impl BurstRequests {
         Some((words, words.guaranteed()?))
     }
 
-    /// Asks for an allowance, and waits for the answer. Returns whether there was one.
+    /// Asks for an allowance, and waits for the answer. Returns whether there was one. The caller must tell when the
+    /// request is over.
     pub(super) fn ask(&self, words: &CardBurst, wanted: Bytes, deadline: u64) -> bool {
         let ticket = words.ask(wanted);
         let is_answered = self.wake_and_wait(words, ticket, deadline);

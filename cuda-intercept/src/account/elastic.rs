@@ -30,14 +30,17 @@ impl MappedAccount {
             if wanted > words.ceiling() || burst.is_silent() {
                 return false;
             }
-            if wanted > before.limit && !burst.ask(words, wanted, deadline) {
-                return false;
+            let must_ask = wanted > before.limit;
+            let is_answered = !must_ask || burst.ask(words, wanted, deadline);
+            let is_charged = is_answered && self.charge(card, bytes);
+            if must_ask {
+                words.end();
             }
-            if self.charge(card, bytes) {
+            if is_charged {
                 return true;
             }
             // If the allowance is larger, others of this share were faster, and there may be more.
-            if wanted > before.limit && limits.limits().limit <= before.limit {
+            if !is_answered || must_ask && limits.limits().limit <= before.limit {
                 return false;
             }
         }

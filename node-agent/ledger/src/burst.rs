@@ -203,13 +203,16 @@ impl Ledger {
         self.taken(card).plus(bytes) <= usable
     }
 
-    /// How much the requests need beyond the present allowances of their grants on this card.
+    /// How much the requests need beyond the present allowances of their grants on this card. Those that are refused
+    /// whatever is free need nothing.
     #[must_use]
     pub fn missing(&self, card: CardUuid, asks: &[BurstRequest]) -> Bytes {
-        let here = asks.iter().filter(|ask| ask.card == card);
+        let here = asks
+            .iter()
+            .filter(|ask| ask.card == card && self.may_burst(ask));
         let missing = here.filter_map(|ask| {
             let grant = self.allocation(&ask.id)?.grant(card)?;
-            Some(ask.wanted.min(grant.ceiling()).minus(grant.held))
+            Some(ask.wanted.minus(grant.held))
         });
         missing.sum()
     }

@@ -318,6 +318,21 @@ fn step() -> impl Strategy<Value = ElasticStep> {
     ]
 }
 
+#[test]
+fn a_request_above_the_limit_needs_nothing_of_others() {
+    let mut node = Node::new("2");
+    let id = node.allocate(300, 500).expect("it fits");
+    let missing = |wanted| {
+        let card = CARD;
+        let (id, wanted) = (id.clone(), Bytes(wanted));
+        node.ledger
+            .missing(CARD, &[BurstRequest { id, card, wanted }])
+    };
+    assert_eq!(missing(500 * SHARE_UNIT), units(200));
+    assert_eq!(missing(500 * SHARE_UNIT + 1), Bytes::ZERO);
+    assert_eq!(missing(u64::MAX), Bytes::ZERO);
+}
+
 proptest! {
     #[test]
     fn guarantees_hold_and_what_is_not_used_can_be_had(

@@ -91,6 +91,12 @@ impl AccountFiles {
         }
     }
 
+    /// Whether a request, and all before it, are over. In a damaged file all are.
+    pub(crate) fn has_ended(&self, card: CardUuid, ticket: BurstTicket) -> bool {
+        self.burst_of(card)
+            .is_none_or(|words| words.has_ended(ticket))
+    }
+
     /// Publishes the allowance that could be had now.
     pub(crate) fn set_reachable(&self, card: CardUuid, reachable: Bytes) {
         if let Some(words) = self.burst_of(card) {
@@ -98,7 +104,7 @@ impl AccountFiles {
         }
     }
 
-    /// Lowers the allowance on a card to what is used, but not below the guarantee. Returns the new allowance; `None` if
+    /// Lowers the allowance on a card to what is used, but not below `least`. Returns the new allowance; `None` if
     /// the account is damaged, so that nobody knows what is used, or if there is nothing to withdraw.
     ///
     /// A program publishes a claim, and reads the limit after that. So either its claim is in the sum that is read here
@@ -107,7 +113,7 @@ impl AccountFiles {
     ///
     /// After a resize more may be in use than is allowed. Then nothing is withdrawn, and the ledger goes on holding what
     /// is used.
-    pub(crate) fn withdraw(&self, card: CardUuid, guaranteed: Bytes) -> Option<Bytes> {
+    pub(crate) fn withdraw(&self, card: CardUuid, least: Bytes) -> Option<Bytes> {
         let place = self.position(card)?;
         let words = self.limits.cards().get(place)?;
         if !self.is_in_place() {
@@ -118,7 +124,7 @@ impl AccountFiles {
         let floor = || {
             let used = usage.claimed(place).plus(before.overhead);
             let used = used.rounded_up(SHARE_UNIT);
-            (used <= before.limit).then(|| used.max(guaranteed).min(before.limit))
+            (used <= before.limit).then(|| used.max(least).min(before.limit))
         };
         let first = floor()?;
         words.set_limit(first);

@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use apportion_abi::account::BurstTicket;
+use apportion_abi::{Bytes, CardUuid};
 use apportion_ledger::{AllocationId, BurstRequest};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
@@ -21,6 +23,9 @@ const WAKES: u32 = 64;
 const PERIOD: Duration = Duration::from_millis(50);
 /// How many wakes may wait for the agent's loop.
 const QUEUE: usize = 64;
+/// How long a program may take to use what it waited for, before others that ask get it.
+pub(super) const SETTLING: Duration = Duration::from_millis(100);
+
 /// An account whose programs ask for more.
 pub(super) struct BurstWake {
     pub(super) id: AllocationId,
@@ -45,15 +50,41 @@ impl PendingRequest {
             wanted: self.request.wanted,
         }
     }
+
+    /// What it was given, until its program uses it.
+    pub(super) fn raised(&self) -> ((CardUuid, AllocationId), RaisedAllowance) {
+        let raised = RaisedAllowance {
+            wanted: self.request.wanted,
+            ticket: self.request.ticket,
+            until: Instant::now() + SETTLING,
+        };
+        ((self.request.card, self.id.clone()), raised)
+    }
+
+    /// Adds a later request of the same account for the same card. One answer is for both.
+    pub(super) fn join(&mut self, later: OpenRequest) {
+        let wanted = self.request.wanted.max(later.wanted);
+        self.request = OpenRequest { wanted, ..later };
+    }
 }
 
-/// The FIFOs of all elastic accounts, and the requests that wait for a sample.
+/// An allowance that was raised for a request, and that its program may not have used yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RaisedAllowance {
+    /// What the program waited for.
+    pub(super) wanted: Bytes,
+    pub(super) ticket: BurstTicket,
+    pub(super) until: Instant,
+}
+
+/// The FIFOs of all elastic accounts, and the requests that wait.
 pub(super) struct BurstListeners {
     wake: mpsc::Sender<BurstWake>,
     woken: mpsc::Receiver<BurstWake>,
     tasks: BTreeMap<AllocationId, AbortHandle>,
-    /// The requests that wait for a sample.
+    /// The requests that wait for a sample, or for raised allowances to be used.
     pub(super) pending: Vec<PendingRequest>,
+    pub(super) raised: BTreeMap<(CardUuid, AllocationId), RaisedAllowance>,
 }
 
 impl Default for BurstListeners {
@@ -64,17 +95,39 @@ impl Default for BurstListeners {
             woken,
             tasks: BTreeMap::new(),
             pending: Vec::new(),
+            raised: BTreeMap::new(),
         }
     }
 }
 
 impl BurstListeners {
-    /// The next account whose programs ask. Dropping the future loses nothing.
+    /// The next account whose programs ask, or that waited long enough for others. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> BurstWake {
-        match self.woken.recv().await {
-            Some(woken) => woken,
-            None => std::future::pending().await,
+        let waiting = self.pending.first();
+        let settled = self.raised.values().map(|raised| raised.until).min();
+        let Some((first, settled)) = waiting.zip(settled) else {
+            return next_of(&mut self.woken).await;
+        };
+        tokio::select! {
+            woken = next_of(&mut self.woken) => woken,
+            () = tokio::time::sleep_until(settled.into()) => BurstWake {
+                id: first.id.clone(),
+                at: first.since,
+            },
         }
+    }
+
+    /// What the programs of a card wait for and do not use yet.
+    pub(super) fn settling(&self, card: CardUuid) -> BTreeMap<AllocationId, Bytes> {
+        let here = self.raised.iter().filter(|((of, _), _)| *of == card);
+        let wanted = here.map(|((_, id), raised)| (id.clone(), raised.wanted));
+        wanted.collect()
+    }
+
+    /// Whether the program of another allocation does not use yet what it was given on the card.
+    pub(super) fn is_another_settling(&self, id: &AllocationId, card: CardUuid) -> bool {
+        let mut raised = self.raised.keys();
+        raised.any(|(of, other)| *of == card && other != id)
     }
 
     /// Stops to listen to an account.
@@ -83,6 +136,7 @@ impl BurstListeners {
             task.abort();
         }
         self.pending.retain(|pending| pending.id != *id);
+        self.raised.retain(|(_, of), _| of != id);
     }
 
     /// Listens to an account.
@@ -103,6 +157,13 @@ impl BurstListeners {
     /// The other accounts that asked meanwhile. Those who ask at the same time are decided together.
     pub(super) fn others(&mut self) -> impl Iterator<Item = BurstWake> + '_ {
         std::iter::from_fn(|| self.woken.try_recv().ok())
+    }
+}
+
+async fn next_of(woken: &mut mpsc::Receiver<BurstWake>) -> BurstWake {
+    match woken.recv().await {
+        Some(woken) => woken,
+        None => std::future::pending().await,
     }
 }
 

@@ -6,6 +6,10 @@
 //! A request that is not met now, but may be met after the next sample ([`Ledger::awaits_sample`]), waits for it. The
 //! sample is started at once. One that was under way began before the request, so a request waits for two.
 //!
+//! The program of a raised allowance must wake up before it can use it. Until it has, or for [`SETTLING`], other programs
+//! that ask do not take what it waits for. They wait. A guarantee does take it.
+//!
+//! [`SETTLING`]: super::burst_listeners::SETTLING
 //! [`Ledger::awaits_sample`]: apportion_ledger::Ledger::awaits_sample
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,38 +53,46 @@ impl AgentState {
         for other in self.bursts.others() {
             accounts.entry(other.id).or_insert(other.at);
         }
-        let mut requests = Vec::new();
-        for (id, since) in accounts {
-            requests.extend(self.requests_of(&id, since));
-        }
+        let requests = self.open_requests(accounts);
         self.decide(requests);
     }
 
     /// Decides on the requests that waited for a sample, and on those whose wake was lost.
     pub(super) fn answer_after_sample(&mut self) {
-        let mut requests = std::mem::take(&mut self.bursts.pending);
-        for request in &mut requests {
+        for request in &mut self.bursts.pending {
             request.samples += 1;
         }
-        for id in self.bursts.accounts() {
-            requests.extend(self.requests_of(&id, Instant::now()));
-        }
+        let now = Instant::now();
+        let accounts = self.bursts.accounts().into_iter();
+        let requests = self.open_requests(accounts.map(|id| (id, now)));
         self.decide(requests);
         let cards = self.cards.all().iter().map(|card| card.uuid).collect();
         self.show_reachable(&cards);
     }
 
-    fn requests_of(&self, id: &AllocationId, since: Instant) -> Vec<PendingRequest> {
-        let account = self.accounts.get(id);
-        let open = account.map(AccountFiles::open_requests);
-        let open = open.into_iter().flatten();
-        open.map(|request| PendingRequest {
-            id: id.clone(),
-            request,
-            since,
-            samples: 0,
-        })
-        .collect()
+    /// The requests that wait, and those of these accounts. A request that waits is still open in its account, and what
+    /// it wants was taken from there.
+    fn open_requests(
+        &mut self,
+        accounts: impl IntoIterator<Item = (AllocationId, Instant)>,
+    ) -> Vec<PendingRequest> {
+        let mut requests = std::mem::take(&mut self.bursts.pending);
+        for (id, since) in accounts {
+            let account = self.accounts.get(&id);
+            for request in account.map(AccountFiles::open_requests).unwrap_or_default() {
+                let mut waiting = requests.iter_mut();
+                match waiting.find(|of| of.id == id && of.request.card == request.card) {
+                    Some(earlier) => earlier.join(request),
+                    None => requests.push(PendingRequest {
+                        id: id.clone(),
+                        request,
+                        since,
+                        samples: 0,
+                    }),
+                }
+            }
+        }
+        requests
     }
 
     fn decide(&mut self, requests: Vec<PendingRequest>) {
@@ -89,9 +101,11 @@ impl AgentState {
         }
         let asks: Vec<_> = requests.iter().map(PendingRequest::ask).collect();
         let cards: BTreeSet<_> = asks.iter().map(|ask| ask.card).collect();
+        self.end_settled();
         for card in &cards {
             let missing = self.ledger.missing(*card, &asks);
-            self.withdraw_until(*card, None, |ledger| {
+            let settling = self.bursts.settling(*card);
+            self.withdraw_until(*card, None, &settling, |ledger| {
                 ledger.has_burst_room(*card, &asks, missing)
             });
         }
@@ -99,9 +113,19 @@ impl AgentState {
         let (limits, others): (Vec<_>, Vec<_>) = effects
             .into_iter()
             .partition(|effect| matches!(effect, LedgerEffect::SetLimit { .. }));
-        limits.into_iter().for_each(|effect| self.perform(effect));
+        for effect in limits {
+            if let LedgerEffect::SetLimit { id, card, .. } = &effect {
+                let mut all = requests.iter();
+                let raised = all.find(|of| of.id == *id && of.request.card == *card);
+                self.bursts
+                    .raised
+                    .extend(raised.map(PendingRequest::raised));
+            }
+            self.perform(effect);
+        }
         requests.into_iter().for_each(|of| self.answer(of));
-        if !self.bursts.pending.is_empty() {
+        let mut waiting = self.bursts.pending.iter();
+        if waiting.any(|of| self.ledger.awaits_sample(of.request.card)) {
             self.sample();
         }
         self.perform_all(others, None);
@@ -109,13 +133,25 @@ impl AgentState {
         self.show();
     }
 
-    /// Answers one request, unless it may be met after the next sample.
+    /// Forgets the raised allowances whose programs have charged, and those whose programs took too long.
+    fn end_settled(&mut self) {
+        let (accounts, now) = (&self.accounts, Instant::now());
+        self.bursts.raised.retain(|(card, id), raised| {
+            let account = accounts.get(id);
+            raised.until > now && account.is_some_and(|of| !of.has_ended(*card, raised.ticket))
+        });
+    }
+
+    /// Answers one request, unless it may be met after the next sample, or when another program has used what it was
+    /// given.
     fn answer(&mut self, pending: PendingRequest) {
         let PendingRequest { id, request, .. } = &pending;
         let allocation = self.ledger.allocation(id);
         let grant = allocation.and_then(|allocation| allocation.grant(request.card));
         let is_met = grant.is_some_and(|grant| grant.limit >= request.wanted);
-        if !is_met && pending.samples < SAMPLES && self.ledger.awaits_sample(request.card) {
+        let is_early = pending.samples < SAMPLES && self.ledger.awaits_sample(request.card)
+            || self.bursts.is_another_settling(id, request.card);
+        if !is_met && is_early {
             self.bursts.pending.push(pending);
             return;
         }
@@ -165,9 +201,9 @@ impl AgentState {
         }
     }
 
-    fn withdraw(&mut self, id: AllocationId, card: CardUuid, guaranteed: Bytes) {
+    fn withdraw(&mut self, id: AllocationId, card: CardUuid, least: Bytes) {
         let account = self.accounts.get(&id);
-        if let Some(limit) = account.and_then(|account| account.withdraw(card, guaranteed)) {
+        if let Some(limit) = account.and_then(|account| account.withdraw(card, least)) {
             self.apply_quietly(LedgerEvent::Withdrawn { id, card, limit });
         }
     }
@@ -179,13 +215,17 @@ impl AgentState {
 
     /// Does so with the allowances of all allocations but `except`.
     fn make_room_beside(&mut self, card: CardUuid, bytes: Bytes, except: Option<&AllocationId>) {
-        self.withdraw_until(card, except, |ledger| ledger.has_room(card, bytes));
+        self.withdraw_until(card, except, &BTreeMap::new(), |ledger| {
+            ledger.has_room(card, bytes)
+        });
     }
 
+    /// Withdraws until there is enough, from no allocation more than down to what it must keep.
     fn withdraw_until(
         &mut self,
         card: CardUuid,
         except: Option<&AllocationId>,
+        kept: &BTreeMap<AllocationId, Bytes>,
         is_enough: impl Fn(&Ledger) -> bool,
     ) {
         if is_enough(&self.ledger) {
@@ -193,7 +233,8 @@ impl AgentState {
         }
         let withdrawable = self.ledger.withdrawable(card).into_iter();
         for (id, guaranteed) in withdrawable.filter(|(id, _)| Some(id) != except) {
-            self.withdraw(id, card, guaranteed);
+            let kept = kept.get(&id).copied().unwrap_or_default();
+            self.withdraw(id, card, guaranteed.max(kept));
             if is_enough(&self.ledger) {
                 return;
             }

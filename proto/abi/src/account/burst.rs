@@ -3,7 +3,7 @@
 //! A charge that does not fit writes the allowance that it needs, takes a number, and wakes the agent through the FIFO
 //! beside the file. The agent writes the new allowance into `limits`, as it writes every limit, and then the highest
 //! number that it has answered. The program tries its charge again, whatever the answer was: only `limits` says what it
-//! may have.
+//! may have. Then it tells that its request is over. Until then the agent gives what it was given to no other request.
 //!
 //! Programs can write anything here, also into the agent's words. The agent never reads its own words back, takes each
 //! number of theirs for no more than a wish, and decides from its ledger. So a program can only deceive itself.
@@ -46,6 +46,10 @@ pub struct CardBurst {
     /// The last request that was answered, as a value of `asked`. Charges wait on it (futex).
     /// Written by: agent, after the limit. Read by: charges that wait. Release/Acquire.
     answered: AtomicU32,
+    /// How many requests are over: their charges were tried again, or gave up. It wraps. A program that was killed while
+    /// it asked leaves it behind, and one with a library of before this word never writes it.
+    /// Written by: charges that asked (add), after they charged. Read by: agent. AcqRel.
+    ended: AtomicU32,
 }
 
 const _: () = assert!(size_of::<CardBurst>() == 64);
@@ -105,6 +109,18 @@ impl CardBurst {
     #[must_use]
     pub fn is_answered(&self, ticket: BurstTicket) -> bool {
         self.answered.load(Acquire).wrapping_sub(ticket.0) < 1 << 31
+    }
+
+    /// Tells that a request is over: its charge was tried again, or gave up.
+    pub fn end(&self) {
+        self.ended.fetch_add(1, AcqRel);
+    }
+
+    /// Whether this request and all before it are over, so that nobody waits for what they were given. What they charged
+    /// is then in the `usage` file. For the agent.
+    #[must_use]
+    pub fn has_ended(&self, ticket: BurstTicket) -> bool {
+        self.ended.load(Acquire).wrapping_sub(ticket.0) < 1 << 31
     }
 
     /// Waits for an answer to any request, at most that long, and not at all if this one is answered already.
