@@ -505,16 +505,4 @@ fn is_on(found: &Pod, pod: &PodRef, node: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const fn size_of_future<A, B, F: Future>(_: &impl Fn(A, B) -> F) -> usize {
-        size_of::<F>()
-    }
-
-    #[test]
-    fn an_effect_that_waits_for_its_turn_takes_little_memory() {
-        let bytes = size_of_future(&ApiWriter::perform_in_turn);
-        assert!(bytes <= 2048, "{bytes} bytes, times thousands of pods");
-    }
-}
+mod tests;
