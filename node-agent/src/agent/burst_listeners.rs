@@ -84,6 +84,7 @@ pub(super) struct BurstListeners {
     tasks: BTreeMap<AllocationId, AbortHandle>,
     /// The requests that wait for a sample, or for raised allowances to be used.
     pub(super) pending: Vec<PendingRequest>,
+    /// The allowances that were raised, and that programs may not have used yet.
     pub(super) raised: BTreeMap<(CardUuid, AllocationId), RaisedAllowance>,
 }
 
@@ -101,7 +102,7 @@ impl Default for BurstListeners {
 }
 
 impl BurstListeners {
-    /// The next account whose programs ask, or that waited long enough for others. Dropping the future loses nothing.
+    /// The next account whose programs ask, or one that has waited long enough for another program. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> BurstWake {
         let waiting = self.pending.first();
         let settled = self.raised.values().map(|raised| raised.until).min();

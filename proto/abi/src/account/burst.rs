@@ -46,8 +46,8 @@ pub struct CardBurst {
     /// The last request that was answered, as a value of `asked`. Charges wait on it (futex).
     /// Written by: agent, after the limit. Read by: charges that wait. Release/Acquire.
     answered: AtomicU32,
-    /// How many requests are over: their charges were tried again, or gave up. It wraps. A program that was killed while
-    /// it asked leaves it behind, and one with a library of before this word never writes it.
+    /// How many requests are over: their charges were tried again, or gave up. It wraps. It stays one behind for each
+    /// program that was killed while it asked. A library from before this word never writes it.
     /// Written by: charges that asked (add), after they charged. Read by: agent. AcqRel.
     ended: AtomicU32,
 }
@@ -239,5 +239,30 @@ impl BurstMap {
     #[must_use]
     pub fn fits(&self, limits: &LimitsMap) -> bool {
         self.cards == limits.cards().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_ended_when_all_before_it_have_also_where_the_numbers_wrap() {
+        let before_the_wrap = u32::MAX - 1;
+        let words = CardBurst {
+            asked: AtomicU32::new(before_the_wrap),
+            answered: AtomicU32::new(before_the_wrap),
+            ended: AtomicU32::new(before_the_wrap),
+            ..CardBurst::default()
+        };
+        let tickets = [10, 30, 20].map(|mib| words.ask(Bytes::from_mib(mib)));
+        assert_eq!(words.take(), Some((tickets[2], Bytes::from_mib(30))));
+        words.answer(tickets[2]);
+        assert!(tickets.into_iter().all(|ticket| words.is_answered(ticket)));
+        for count in 0..=3 {
+            let ended = tickets.map(|ticket| words.has_ended(ticket));
+            assert_eq!(ended, [count > 0, count > 1, count > 2]);
+            words.end();
+        }
     }
 }
