@@ -8,7 +8,7 @@ use std::thread;
 
 use anyhow::{Result, ensure};
 
-use super::{open, say, symbol};
+use super::{LIBRARIES, open, say, symbol};
 
 /// Larger than any structure that the runtime writes in these calls.
 type Space = [u64; 1024];
@@ -69,6 +69,9 @@ fn some_memory(address: usize) -> String {
 }
 
 pub(super) fn perform(path: &str) -> Result<()> {
+    // The driver stays loaded. Without a card the runtime unloads it after each call, and the thread that driver 555 has
+    // just started then runs code that is gone. With the preloaded library this cannot happen: it keeps the driver.
+    open(LIBRARIES[0])?;
     let runtime = open(path)?;
     all(runtime, "the program")?;
     thread::scope(|scope| {
