@@ -344,7 +344,7 @@ fn ledger(options: &AgentOptions, epoch: u64, serial: u64) -> Ledger {
     let mut ledger = Ledger::resume(epoch, serial, possible(options.cards.policy));
     ledger.set_overcommit(options.cards.gpu_memory_overcommit);
     if options.cards.burst_reclaim == BurstReclaim::Suspend {
-        ledger.lend_idle_guarantees();
+        ledger.lend_guarantees();
     }
     for of in &options.cards.policy_override {
         ledger.override_policy(of.namespace.clone(), possible(of.policy));

@@ -163,6 +163,22 @@ impl AgentProcess {
         self.0.wait().expect("the agent is our child");
     }
 
+    /// Kills its child that suspends and resumes programs, if there is one now.
+    pub fn kill_mover(&self) {
+        let pid = self.pid();
+        let children = format!("/proc/{pid}/task/{pid}/children");
+        let children = fs::read_to_string(children).unwrap_or_default();
+        for child in children.split_whitespace() {
+            let line = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            if let Ok(child) = child.parse()
+                && line.contains("move-processes")
+            {
+                // It may end by itself at this moment.
+                let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+            }
+        }
+    }
+
     /// Sends SIGTERM and waits for the exit.
     ///
     /// # Panics

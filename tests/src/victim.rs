@@ -133,17 +133,26 @@ impl VictimProcess {
     /// If the program does not answer.
     #[track_caller]
     pub fn finish(&mut self) -> VictimAnswer {
+        self.finish_all().pop().expect("every step has an answer")
+    }
+
+    /// The answers to all steps of a line sent by `begin`.
+    ///
+    /// # Panics
+    /// If the program does not answer.
+    #[track_caller]
+    pub fn finish_all(&mut self) -> Vec<VictimAnswer> {
         self.begin("");
-        let mut last = None;
+        let mut answers = Vec::new();
         let mut dots = 0;
         while dots < 2 {
             match self.lines.recv_timeout(PATIENCE * 10) {
                 Ok(dot) if dot == "." => dots += 1,
-                Ok(answer) => last = answer.parse().ok(),
+                Ok(answer) => answers.push(answer.parse().expect("only victims speak here")),
                 Err(error) => panic!("no answer ({error}): {}", self.errors()),
             }
         }
-        last.expect("every step has an answer")
+        answers
     }
 
     /// The process.

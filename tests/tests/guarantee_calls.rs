@@ -9,8 +9,7 @@ use apportion_tests::{
     AgentProcess, CARD, CONTEXT, CommandOutput, MIB, MachineConfig, PATIENCE, TestHost,
     VictimProcess, cards, eventually,
 };
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// The newcomer's guarantee. It fits beside the guarantee of the program that bursts, and not beside its use.
@@ -280,6 +279,42 @@ fn those_who_burst_take_turns_and_a_client_can_take_over() {
 }
 
 #[test]
+fn a_sleeper_that_needs_what_other_sleepers_are_guaranteed_gets_its_turn() {
+    let host = TestHost::new();
+    let _agent = agent(&host);
+    let mut large = elastic(&host, "large");
+    large.step("alloc 7500M").ok();
+    large.step("mark 0 7500M").ok();
+    let mut small = ["one", "two"].map(|name| elastic(&host, name));
+    comes_to_be(&host, "large", "suspended");
+    for program in &mut small {
+        program.step("alloc 3000M").ok();
+        program.step("mark 0 3000M").ok();
+    }
+    // Beside the guarantees of the two there are 6000 MiB, and it needs 7800.
+    for _ in 0..2 {
+        comes_to_be(&host, "large", "running");
+        assert_eq!(large.step("check 0 7500M").value(), 0);
+        for (name, program) in ["one", "two"].iter().zip(&mut small) {
+            comes_to_be(&host, name, "running");
+            assert_eq!(program.step("check 0 3000M").value(), 0);
+        }
+    }
+    assert!(host.high_water() <= CARD);
+    // Whoever comes with a guarantee gets it in between, too.
+    let mut guest = host.victim(&["--gpu-memory", "4000", "--name", "guest"]);
+    guest.step("alloc 3700M").ok();
+    for (name, program) in ["one", "two"].iter().zip(&mut small) {
+        comes_to_be(&host, name, "running");
+        assert_eq!(program.step("check 0 3000M").value(), 0);
+    }
+    assert!(guest.end().success());
+    comes_to_be(&host, "large", "running");
+    assert!(host.high_water() <= CARD);
+    assert_eq!(host.metric("apportion_offences_total", &[]), Some(0.0));
+}
+
+#[test]
 fn kills_of_the_newcomer_of_the_sleeper_and_of_the_agent_leave_nobody_asleep() {
     // A copy takes a quarter of a second, so kills come before, in and after the copies.
     let host = TestHost::with(&MachineConfig {
@@ -297,7 +332,7 @@ fn kills_of_the_newcomer_of_the_sleeper_and_of_the_agent_leave_nobody_asleep() {
                 agent_process.kill();
                 agent_process = agent(&host);
             }
-            2 => kill_mover(&agent_process),
+            2 => agent_process.kill_mover(),
             _ => {}
         }
         thread::sleep(Duration::from_millis(20 * round));
@@ -334,21 +369,6 @@ fn kills_of_the_newcomer_of_the_sleeper_and_of_the_agent_leave_nobody_asleep() {
 }
 
 /// Kills the child of the agent that moves processes, if there is one now.
-fn kill_mover(agent: &AgentProcess) {
-    let pid = agent.pid();
-    let children = format!("/proc/{pid}/task/{pid}/children");
-    let children = fs::read_to_string(children).unwrap_or_default();
-    for child in children.split_whitespace() {
-        let line = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
-        if let Ok(child) = child.parse()
-            && line.contains("move-processes")
-        {
-            // It may end by itself at this moment.
-            let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
-        }
-    }
-}
-
 #[test]
 fn an_agent_that_starts_again_wakes_who_sleeps() {
     let host = TestHost::new();

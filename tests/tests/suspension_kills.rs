@@ -3,18 +3,15 @@
 //!
 //! `APPORTION_SUSPENSIONS` is the number of turns (default 40), `APPORTION_SEED` the random seed.
 
-use std::env;
-use std::fs;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use apportion_tests::{
-    AgentProcess, CARD, CommandOutput, MachineConfig, PATIENCE, TestHost, VictimProcess, cards,
-    eventually,
+    AgentProcess, CARD, CommandOutput, MachineConfig, PATIENCE, RandomNumbers, TestHost,
+    VictimProcess, cards, eventually, number_from_env,
 };
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 /// Both programs want 60 % of the card.
 const OPTIONS: [&str; 2] = ["--gpu-memory", "6000"];
@@ -23,23 +20,6 @@ const HELD: &str = "5600M";
 const MIB_PER_SECOND: u32 = 24_000;
 /// The latest point at which something is killed.
 const LATEST: u64 = 320;
-
-fn number(name: &str, default: u64) -> u64 {
-    let text = env::var(name).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// Numbers that look random (xorshift).
-struct RandomNumbers(u64);
-
-impl RandomNumbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 /// What is killed during a turn.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +72,7 @@ impl TurnTaking {
             host,
             agent: Some(agent),
             programs: [first, second],
-            random: RandomNumbers(seed | 1),
+            random: RandomNumbers::of(seed),
         }
     }
 
@@ -122,7 +102,7 @@ impl TurnTaking {
                 self.agent.take().expect("it runs").kill();
                 self.agent = Some(agent(&self.host));
             }
-            KilledPart::Mover => self.kill_mover(),
+            KilledPart::Mover => self.agent.as_ref().expect("it runs").kill_mover(),
             KilledPart::Sleeper => {
                 self.programs[at].signal(Signal::SIGKILL);
                 let _ = self.programs[at].wait();
@@ -134,24 +114,6 @@ impl TurnTaking {
             let phase = self.phase(at);
             ["running", "suspended", "gone"].contains(&phase.as_str())
         });
-    }
-
-    /// Kills the child of the agent, if there is one now.
-    fn kill_mover(&self) {
-        let pid = self.agent.as_ref().expect("it runs").pid();
-        let children = format!("/proc/{pid}/task/{pid}/children");
-        for child in fs::read_to_string(children)
-            .unwrap_or_default()
-            .split_whitespace()
-        {
-            let line = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
-            if let Ok(child) = child.parse()
-                && line.contains("move-processes")
-            {
-                // It may end by itself at this moment.
-                let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
-            }
-        }
     }
 
     /// Brings a program to a phase, now undisturbed.
@@ -204,11 +166,11 @@ impl TurnTaking {
 #[test]
 fn turns_survive_kills_of_everything_at_any_point() {
     let (turns, seed) = (
-        number("APPORTION_SUSPENSIONS", 40),
-        number("APPORTION_SEED", 1),
+        number_from_env("APPORTION_SUSPENSIONS", 40),
+        number_from_env("APPORTION_SEED", 1),
     );
     println!("seed {seed}");
-    let mut taking = TurnTaking::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut taking = TurnTaking::new(seed);
     for turn in 0..turns {
         let awake = usize::from(turn % 2 == 0);
         taking.turn(awake);

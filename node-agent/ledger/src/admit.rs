@@ -131,7 +131,7 @@ impl Ledger {
         if card.health != Health::Healthy {
             return Err(AllocationRefusal::Unhealthy(ask.card));
         }
-        let mut holders = self.holders(ask.card, except, self.borrower(claimant).is_some());
+        let mut holders = self.holders(ask.card, except, claimant);
         holders.extend(self.calls_before(ask.card, Some(claimant)));
         fits(card.capacity, &holders, card.unmanaged, ask).map_err(|shortfall| {
             AllocationRefusal::Shortfall(Shortfall {

@@ -8,7 +8,7 @@
 //! # Decision: a sleeper keeps its guarantee and nothing else
 //! It gives back what it used above its guarantee: that was lent. Its guarantee stays reserved while it sleeps, although
 //! it uses none of it. So others cannot be promised what it needs back, and only the part that was lent can be missing
-//! when it is woken. An allocation that its own user suspends gives back all: the user said so.
+//! when it is woken. Other sleepers may use it for their turns ([`crate::idle_loans`]). An allocation that its own user suspends gives back all: the user said so.
 //!
 //! # Decision: nobody is put to sleep in vain
 //! The first one goes to sleep only if all that can sleep give back enough together, as far as is known.
@@ -149,15 +149,25 @@ impl Ledger {
                 .filter(|(_, missing)| *missing > Bytes::ZERO)
                 .collect::<Vec<_>>()
         };
-        if missing(&|_, grant| grant.held).is_empty() {
+        let held_now = |allocation: &Allocation, grant: &CardGrant| {
+            (grant.held).minus(self.lends_to(claimant, allocation, grant))
+        };
+        let held_soon = |allocation: &Allocation, grant: &CardGrant| {
+            let lent = self.settles_to_lend(claimant, allocation, grant);
+            self.settled(allocation, grant).minus(lent)
+        };
+        if missing(&held_now).is_empty() {
             return CallStep::Ready;
         }
         let mut next = None;
-        for (card, bytes) in missing(&|allocation, grant| self.settled(allocation, grant)) {
+        for (card, bytes) in missing(&held_soon) {
             let mut able = self.burst_holdings(card);
             able.retain(|of| self.can_sleep(now, claimant, of, terms));
             able.sort_by(BurstHolding::sleeps_before);
-            let together: Bytes = able.iter().map(|of| of.bytes).sum();
+            let grants = able
+                .iter()
+                .filter_map(|of| self.allocation(&of.id)?.grant(card));
+            let together: Bytes = grants.map(|of| self.gains_by_sleep(claimant, of)).sum();
             if together < bytes {
                 return CallStep::Hopeless;
             }
@@ -177,7 +187,7 @@ impl Ledger {
         of.obstacle.is_none() && !terms.unable.contains(&of.id) && has_had_its_turn
     }
 
-    /// What a request lacks on its card if each grant holds what `held` says.
+    /// What a request lacks on its card if each grant holds what `held` says, beside what can be borrowed.
     fn missing_for(
         &self,
         claimant: &CallClaimant,
@@ -193,7 +203,7 @@ impl Ledger {
             .sum();
         held.plus(called)
             .plus(ask.bytes)
-            .minus(self.usable(ask.card).plus(self.lent_to(ask.card, claimant)))
+            .minus(self.usable(ask.card))
     }
 
     /// What a grant holds once the transition that is under way is done, and a sample shows it.
@@ -248,13 +258,13 @@ impl Ledger {
         claimant: Option<&CallClaimant>,
     ) -> impl Iterator<Item = Holder> {
         let is_newcomer = claimant.is_some_and(CallClaimant::has_guarantee);
-        let waits_for_all = claimant.is_some_and(|of| !of.has_guarantee());
-        let queues = match claimant {
+        let (queues, sleeps) = match claimant {
             Some(CallClaimant::IdleSleeper(id)) => {
                 let found = self.allocation(id);
-                found.is_none_or(|of| !of.needs_what_it_keeps())
+                (found.is_none_or(|of| !of.needs_what_it_keeps()), true)
             }
-            Some(CallClaimant::Newcomer(_) | CallClaimant::Sleeper(_)) | None => true,
+            Some(CallClaimant::Sleeper(_)) => (true, true),
+            Some(CallClaimant::Newcomer(_)) | None => (true, false),
         };
         let own = claimant.and_then(|of| self.calls.iter().position(|call| call.claimant == *of));
         let calls = self.calls.iter().enumerate();
@@ -264,7 +274,7 @@ impl Ledger {
             } else {
                 own != Some(*place)
             };
-            queues && is_before && !(waits_for_all && self.needs_an_end(call))
+            queues && is_before && !(sleeps && self.needs_an_end(call))
         });
         before.flat_map(move |(_, call)| {
             let asks = call.asks.iter().filter(move |ask| ask.card == card);

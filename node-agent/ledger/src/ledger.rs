@@ -7,7 +7,7 @@ use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder, OvercommitFactor};
 use crate::allocation::{Allocation, AllocationPhase, SuspensionCause};
 use crate::burst_request::UnmetBursts;
 
-use crate::call_request::GuaranteeCall;
+use crate::call_request::{CallClaimant, GuaranteeCall};
 use crate::card::{Health, LedgerCard};
 use crate::event::{
     AllocationRefusal, LedgerEffect, LedgerEvent, LedgerNotice, NoticeKind, OffenderPolicy,
@@ -26,7 +26,7 @@ pub struct Ledger {
     pub(crate) offences: BTreeMap<AllocationId, Offences>,
     pub(crate) overcommit: OvercommitFactor,
     /// Whether what idle pods are guaranteed is lent while they sleep.
-    pub(crate) lends_idle: bool,
+    pub(crate) lends_guarantees: bool,
     pub(crate) unmet: UnmetBursts,
     /// The calls that are not served yet, oldest first.
     pub(crate) calls: Vec<GuaranteeCall>,
@@ -47,7 +47,7 @@ impl Ledger {
             allocations: BTreeMap::new(),
             offences: BTreeMap::new(),
             overcommit: OvercommitFactor::default(),
-            lends_idle: false,
+            lends_guarantees: false,
             unmet: UnmetBursts::new(),
             calls: Vec::new(),
             sampled: 0,
@@ -212,26 +212,19 @@ impl Ledger {
         expiries.min()
     }
 
-    /// What all allocations but `except` hold of a card, without what they lend if that can be borrowed.
+    /// What all allocations but `except` hold of a card, without what the claimant can borrow.
     pub(crate) fn holders(
         &self,
         card: CardUuid,
         except: Option<&AllocationId>,
-        borrows: bool,
+        claimant: &CallClaimant,
     ) -> Vec<Holder> {
         let others = self
             .grants(card)
             .filter(|(allocation, _)| Some(&allocation.id) != except);
-        let others = others.map(|(allocation, grant)| {
-            let lent = if borrows {
-                self.lends(allocation, grant)
-            } else {
-                Bytes::ZERO
-            };
-            Holder {
-                name: allocation.name.clone(),
-                bytes: grant.held.minus(lent),
-            }
+        let others = others.map(|(allocation, grant)| Holder {
+            name: allocation.name.clone(),
+            bytes: grant.held.minus(self.lends_to(claimant, allocation, grant)),
         });
         // A suspended allocation may hold nothing.
         others.filter(|of| of.bytes > Bytes::ZERO).collect()

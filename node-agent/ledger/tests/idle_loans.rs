@@ -54,7 +54,7 @@ struct LendingNode {
 impl LendingNode {
     fn new() -> Self {
         let mut node = Self::refusing();
-        node.ledger.lend_idle_guarantees();
+        node.ledger.lend_guarantees();
         node
     }
 
@@ -544,6 +544,29 @@ fn a_pod_that_needs_only_its_guarantee_waits_for_no_other_call() {
     node.is_called(&small);
     node.act().unwrap();
     assert!(node.is_awake(&small));
+}
+
+#[test]
+fn an_idle_pod_does_not_wait_for_a_call_that_needs_its_end() {
+    for mut node in [LendingNode::new(), LendingNode::refusing()] {
+        let large = node.arrive(100, 900).expect("there is room");
+        assert!(node.use_up_to(&large, 900));
+        node.becomes_idle(&large);
+        node.sample();
+        let other = node.arrive(400, 900).expect("the rest is free");
+        assert!(node.use_up_to(&other, 500));
+        node.becomes_idle(&other);
+        node.sample();
+        node.is_called(&large);
+        node.act().unwrap();
+        node.is_called(&other);
+        node.act().unwrap();
+        assert!(!node.is_awake(&large), "what the other keeps is in the way");
+        assert!(node.is_awake(&other));
+        node.end(&other);
+        node.act().unwrap();
+        assert!(node.is_awake(&large));
+    }
 }
 
 #[test]

@@ -67,6 +67,7 @@ impl CallingNode {
     fn new() -> Self {
         let mut ledger = Ledger::new(1, OffenderPolicy::Observe);
         ledger.set_overcommit("100".parse().expect("a factor"));
+        ledger.lend_guarantees();
         let capacity = CardCapacity {
             total: units(UNITS),
             reserved: Bytes::ZERO,
@@ -404,16 +405,49 @@ impl CallingNode {
 
     fn holds(&self) -> Result<(), TestCaseError> {
         prop_assert!(self.on_card() <= UNITS, "{} on the card", self.on_card());
+        // What sleepers keep may be used by others for their turns.
         let (mut guaranteed, mut held) = (Bytes::ZERO, Bytes::ZERO);
         for allocation in self.ledger.allocations() {
             let grant = &allocation.grants[0];
             let used = self.programs[&allocation.id].used;
             prop_assert!(units(used) <= grant.limit, "{used} used of {grant:?}");
             guaranteed = guaranteed.plus(grant.guaranteed());
-            held = held.plus(grant.held);
+            if allocation.suspension != SuspensionPhase::Suspended {
+                held = held.plus(grant.held);
+            }
         }
         prop_assert!(guaranteed <= units(UNITS), "{guaranteed} guaranteed");
         prop_assert!(held <= units(UNITS), "{held} held");
+        Ok(())
+    }
+
+    /// Whether nothing but others that sleep or can be put to sleep keeps it from waking.
+    fn can_have_a_turn(&self, id: &AllocationId) -> bool {
+        let mut in_the_way = 0;
+        for allocation in (self.ledger.allocations().into_iter()).filter(|of| of.id != *id) {
+            let program = &self.programs[&allocation.id];
+            let guaranteed = allocation.grants[0].guaranteed().0 / SHARE_UNIT;
+            let can_sleep = program.used > guaranteed && !self.unable.contains(&allocation.id);
+            if self.is_awake(&allocation.id) && !can_sleep {
+                in_the_way += program.used.max(guaranteed);
+            }
+        }
+        in_the_way + self.programs[id].used <= UNITS
+    }
+
+    /// Nothing changes but who sleeps. Everybody who can have a turn gets one.
+    fn take_turns(&mut self) -> Result<(), TestCaseError> {
+        let all: Vec<_> = self.programs.keys().cloned().collect();
+        let mut starving: BTreeSet<_> = all.iter().cloned().collect();
+        for _ in 0..2 * (all.len() + 1) {
+            self.now = self.now.after(TURN);
+            for _ in 0..DEADLINE * (all.len() + 1) {
+                self.act()?;
+                self.holds()?;
+                starving.retain(|id| !self.is_awake(id) && self.can_have_a_turn(id));
+            }
+        }
+        prop_assert!(starving.is_empty(), "{starving:?} got no turn");
         Ok(())
     }
 
@@ -425,6 +459,7 @@ impl CallingNode {
                 self.holds()?;
             }
             prop_assert!(self.waiting.is_empty(), "{:?}", self.waiting);
+            self.take_turns()?;
             let awake: Vec<_> = self.programs.keys().cloned().collect();
             for id in awake
                 .iter()
