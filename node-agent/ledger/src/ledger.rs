@@ -25,7 +25,7 @@ pub struct Ledger {
     policies: BTreeMap<String, OffenderPolicy>,
     pub(crate) offences: BTreeMap<AllocationId, Offences>,
     pub(crate) overcommit: OvercommitFactor,
-    /// Whether what idle pods are guaranteed is lent while they sleep.
+    /// Whether what allocations are guaranteed is lent while they sleep.
     pub(crate) lends_guarantees: bool,
     pub(crate) unmet: UnmetBursts,
     /// The calls that are not served yet, oldest first.

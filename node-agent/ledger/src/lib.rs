@@ -23,7 +23,7 @@ mod estimate;
 mod event;
 mod fault;
 mod guarantee_call;
-mod idle_loans;
+mod guarantee_loans;
 mod ids;
 mod ledger;
 mod lifecycle;

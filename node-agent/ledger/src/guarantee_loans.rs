@@ -53,11 +53,9 @@ impl Ledger {
     ) -> Bytes {
         match self.borrower(claimant) {
             Some(borrower) if borrower.id != allocation.id => {
-                let is_gone = allocation.suspension == SuspensionPhase::Suspended
-                    && grant.shrunk <= self.sampled;
                 let lends = self.lends_for_turns(allocation)
                     && self.borrows_for_its_turn(claimant, grant.card);
-                if is_gone && lends {
+                if lends && self.has_left_the_card(allocation, grant) {
                     grant.held.minus(grant.nvml)
                 } else {
                     self.lends_idle(allocation, grant)
@@ -74,16 +72,19 @@ impl Ledger {
         allocation: &Allocation,
         grant: &CardGrant,
     ) -> Bytes {
-        let is_gone =
-            allocation.suspension == SuspensionPhase::Suspended && grant.shrunk <= self.sampled;
-        let is_own = *claimant == allocation.claimant();
+        let is_other = *claimant != allocation.claimant();
         let lends =
             self.lends_for_turns(allocation) && self.borrows_for_its_turn(claimant, grant.card);
-        if lends && !is_gone && !is_own {
+        if is_other && lends && !self.has_left_the_card(allocation, grant) {
             allocation.keeps_asleep(grant)
         } else {
             self.lends_to(claimant, allocation, grant)
         }
+    }
+
+    /// Whether an allocation sleeps, and a sample has shown what the driver still holds for it.
+    fn has_left_the_card(&self, allocation: &Allocation, grant: &CardGrant) -> bool {
+        allocation.suspension == SuspensionPhase::Suspended && grant.shrunk <= self.sampled
     }
 
     /// What a claimant gains of a grant if a program that bursts is put to sleep for it.
@@ -134,11 +135,10 @@ impl Ledger {
     /// What a grant holds and nobody uses, because its pod is idle and sleeps. One that was called lends nothing any more.
     fn lends_idle(&self, allocation: &Allocation, grant: &CardGrant) -> Bytes {
         let is_lent = self.lends_guarantees
-            && allocation.suspension == SuspensionPhase::Suspended
+            && self.has_left_the_card(allocation, grant)
             && allocation.suspension_cause == SuspensionCause::Idle
             && allocation.keeps_guarantee()
             && allocation.needs_what_it_keeps()
-            && grant.shrunk <= self.sampled
             && !self.has_call(&allocation.claimant());
         if is_lent {
             grant.held.minus(grant.nvml)
