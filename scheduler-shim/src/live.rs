@@ -38,6 +38,7 @@ mod heartbeats;
 mod leader_election;
 mod metrics;
 mod model;
+mod nominations;
 mod pending_binds;
 mod pod_events;
 mod programs;

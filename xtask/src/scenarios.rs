@@ -124,8 +124,10 @@ fn once(scenario: &Scenario, actions: &[Action]) -> Result<(Vec<String>, Scenari
 /// The scenario after the decisions were carried out.
 fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
     let mut after = scenario.clone();
+    let nominated = session.nominated_pods();
     for job in &mut after.jobs {
         for task in &mut job.tasks {
+            task.nominated = nominated.contains(task.id.as_str());
             let Some(outcome) = session.outcome(&task.id) else {
                 continue;
             };

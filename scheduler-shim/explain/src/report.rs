@@ -105,6 +105,7 @@ fn reported_decision(
             job,
             task,
             placement,
+            ..
         } => (DecisionKind::Reserve, job, task, Some(placement)),
     };
     let (_, task) = decided.task(pod)?;

@@ -18,6 +18,12 @@ pub fn node(pod: ObjectView<'_>) -> Option<&str> {
     Some(node).filter(|node| !node.is_empty())
 }
 
+/// The node where others were evicted for a pod, so that it gets their place.
+pub fn nominated_node(pod: ObjectView<'_>) -> Option<&str> {
+    let node = pod.json().pointer("/status/nominatedNodeName")?.as_str()?;
+    Some(node).filter(|node| !node.is_empty())
+}
+
 /// The status of a pod.
 pub fn status(pod: ObjectView<'_>) -> TaskStatus {
     let at = |path: &str| pod.json().pointer(path);

@@ -37,6 +37,7 @@ pub(crate) fn task(
         leads: LEADERS
             .iter()
             .any(|(label, value)| pod.label(label) == Some(value)),
+        is_nominated: pods::nominated_node(pod).is_some(),
         order: pod
             .label(LABEL_TASK_PRIORITY)
             .and_then(|text| text.parse().ok()),

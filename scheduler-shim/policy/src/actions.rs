@@ -105,11 +105,34 @@ pub(crate) fn run(session: &mut Session<'_>, action: Action) {
     }
 }
 
-/// Places jobs on idle resources. A job that needs resources that are being released gets reservations.
+/// Places jobs on idle resources: nominated jobs, then the others. A job that needs resources that are being released
+/// gets reservations.
 pub(crate) fn allocate(session: &mut Session<'_>) {
+    let nominated = waiting(session, is_nominated);
+    if !nominated.is_empty() {
+        let job_order = JobOrder::of_jobs(session, nominated);
+        allocate_in_order(session, job_order, is_nominated);
+    }
+    let all = waiting(session, |_, _| true);
+    let job_order = JobOrder::of_waiting(session, Action::Allocate, all);
+    allocate_in_order(session, job_order, is_waiting);
+}
+
+/// Whether a waiting pod of the job is nominated for a place.
+fn is_nominated(session: &Session<'_>, view: &JobView) -> bool {
+    view.all().any(|task| {
+        session.facts().task(task).task.is_nominated
+            && session.state().task(task).status == TaskStatus::Pending
+    })
+}
+
+/// Places jobs, and those to which `applies` still after that again.
+fn allocate_in_order(
+    session: &mut Session<'_>,
+    mut job_order: JobOrder<'_>,
+    applies: fn(&Session<'_>, &JobView) -> bool,
+) {
     let nodes: Vec<usize> = (0..session.facts().nodes().len()).collect();
-    let mut job_order =
-        JobOrder::of_waiting(session, Action::Allocate, waiting(session, |_, _| true));
     let mut failed = FailedJobs::default();
     while let Some(view) = job_order.pop(session) {
         if failed.has_like(session, view.job) {
@@ -133,7 +156,7 @@ pub(crate) fn allocate(session: &mut Session<'_>) {
         if !must_wait && !has_started {
             session.plan_mut().record_start(view.job);
         }
-        if is_waiting(session, &view) {
+        if applies(session, &view) {
             job_order.push(session, view);
         }
     }

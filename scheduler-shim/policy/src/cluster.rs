@@ -307,6 +307,8 @@ pub struct Task {
     pub memory: i64,
     /// Whether it goes before all other pods of its set.
     pub leads: bool,
+    /// Whether others were evicted for it and it is to get their place. Its job is placed before all others.
+    pub is_nominated: bool,
     /// Its order in its set: higher first, then pods without one.
     pub order: Option<i64>,
     /// What it requires of its node. Most pods require the same and share it.

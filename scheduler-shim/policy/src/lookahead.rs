@@ -14,6 +14,8 @@
 //! - A plan that only moves pods is tried after that, for one barred job at a time. The moved pods may get other places
 //!   than planned, so it is followed like a bold plan. It is taken if the job has its place in the end, and every pod
 //!   that had one has one or was evicted for a job with a claim in a later step.
+//! - A plan that nominates a job is tried last. The place that is freed for the job is kept for it, although another
+//!   job would be next. It is taken if the job has its place in the end.
 //!
 //! Without bold plans, a job with a claim (a quota, a fair share, a priority in its queue) could wait forever.
 
@@ -31,12 +33,11 @@ use crate::step::action::Action;
 mod cautious;
 mod commitments;
 pub(crate) mod held_back;
+mod nomination;
 mod payoff;
 
-use cautious::{FEW, LookaheadBudget, cautious, only, run};
-
-/// How many bold plans are tried.
-const BOLD_PLANS: usize = 8;
+use cautious::{BOLD_PLANS, FEW, LookaheadBudget, cautious, only, run};
+use nomination::nominating;
 
 /// Runs all actions on a cluster, and evicts nothing in vain.
 #[must_use]
@@ -107,7 +108,8 @@ fn bold<'a>(
     None
 }
 
-/// The first bold plan that pays off or, if there is none, the first plan that only moves pods and pays off.
+/// The first bold plan that pays off; else the first plan that only moves pods and pays off; else the first that
+/// nominates a job.
 fn further<'a>(
     now: Duration,
     cluster: &'a Cluster,
@@ -116,7 +118,12 @@ fn further<'a>(
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Option<(Session<'a>, Cluster)> {
     let found = bold(now, cluster, excluded_jobs, budget, done);
-    found.or_else(|| moving(now, cluster, excluded_jobs, budget, done))
+    found
+        .or_else(|| moving(now, cluster, excluded_jobs, budget, done))
+        .or_else(|| {
+            let idle = all_but_few(excluded_jobs);
+            nominating(now, cluster, excluded_jobs, &idle, budget, done)
+        })
 }
 
 /// The first plan that only moves pods, for one barred job, and pays off; and the cluster in the end.

@@ -28,6 +28,8 @@ pub(crate) enum EvictionCaution {
     Bold(ExcludedJobs),
     /// Only moves, for jobs that are not barred.
     Moving(ExcludedJobs),
+    /// As a bold plan, and the freed places are kept for the jobs that they were freed for.
+    Nominating(ExcludedJobs),
 }
 
 impl EvictionCaution {
@@ -39,7 +41,7 @@ impl EvictionCaution {
 
     /// Whether consolidation may run.
     pub(crate) fn may_move(&self) -> bool {
-        !matches!(self, Self::Bold(_))
+        !matches!(self, Self::Bold(_) | Self::Nominating(_))
     }
 
     /// Whether jobs are spared that would evict lesser ones in turn.
@@ -52,7 +54,8 @@ impl EvictionCaution {
             Self::None => None,
             Self::Cautious(excluded_jobs)
             | Self::Bold(excluded_jobs)
-            | Self::Moving(excluded_jobs) => Some(excluded_jobs),
+            | Self::Moving(excluded_jobs)
+            | Self::Nominating(excluded_jobs) => Some(excluded_jobs),
         }
     }
 }
@@ -108,6 +111,14 @@ impl PlanRecord {
     /// Records the victims that were spared although a job needs their room.
     pub(crate) fn spare(&mut self, job: usize, victims: BTreeSet<usize>) {
         self.spared_victims.insert(job, victims);
+    }
+
+    /// The tasks that are to get the places that the plan frees, before all others.
+    pub(crate) fn nominated(&self) -> impl Iterator<Item = usize> {
+        let commitments = self.commitments.iter();
+        let is_kept = matches!(self.caution, EvictionCaution::Nominating(_));
+        let tasks = commitments.flat_map(|commitment| commitment.tasks.iter().copied());
+        tasks.filter(move |_| is_kept)
     }
 
     /// Whether pods of a job were started in this session.

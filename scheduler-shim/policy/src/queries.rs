@@ -1,6 +1,6 @@
 //! What a session answers from outside: its decisions, the pods and nodes after them, and why a pod waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::actions;
@@ -33,6 +33,7 @@ impl Session<'_> {
     #[must_use]
     pub fn decisions(&self) -> Vec<Decision> {
         let mut decisions = Vec::new();
+        let nominated = self.nominated();
         let mut names = CardNaming::default();
         for (number, (before, after)) in self.state().before_and_after().enumerate() {
             if before == after {
@@ -63,6 +64,7 @@ impl Session<'_> {
                         job,
                         task,
                         placement,
+                        is_nominated: nominated.contains(&number),
                     });
                 }
                 _ => {}
@@ -200,6 +202,15 @@ impl Session<'_> {
     #[must_use]
     pub fn entitlement(&self, job: &str) -> Option<Entitlement> {
         entitlement(self, job)
+    }
+
+    /// The pods whose reserved places are kept for them, by name.
+    #[must_use]
+    pub fn nominated_pods(&self) -> BTreeSet<&str> {
+        let tasks = self.nominated().into_iter();
+        tasks
+            .map(|task| self.facts().task(task).task.name.as_str())
+            .collect()
     }
 
     /// The waiting jobs that may not evict in this step, by name.

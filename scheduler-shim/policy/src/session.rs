@@ -6,10 +6,11 @@
 //! functions in modules of their own: with a shared session they can read all of it and change none of it.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::caches::SessionCaches;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, TaskStatus};
 use crate::gang::{Gang, JobView};
 use crate::node_resources::CardKey;
 use crate::plan_record::{EvictionCaution, PlanRecord};
@@ -84,6 +85,17 @@ impl<'a> Session<'a> {
 
     pub(crate) fn plan_mut(&mut self) -> &mut PlanRecord {
         &mut self.plan
+    }
+
+    /// The tasks with a reserved place that are to get it before all others.
+    pub(crate) fn nominated(&self) -> BTreeSet<usize> {
+        let tasks = self.facts.tasks().iter().enumerate();
+        let before = tasks.filter(|(_, facts)| facts.task.is_nominated);
+        let before = before.map(|(task, _)| task);
+        before
+            .chain(self.plan.nominated())
+            .filter(|&task| self.state.task(task).status == TaskStatus::Pipelined)
+            .collect()
     }
 
     /// A view of a job as a gang.

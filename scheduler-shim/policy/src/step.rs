@@ -35,6 +35,8 @@ pub enum Decision {
         task: String,
         /// Its place.
         placement: TaskPlacement,
+        /// Whether the place is kept for it: it is to be nominated, and placed before all others.
+        is_nominated: bool,
     },
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apportion_groups::ObjectView;
-use apportion_policy::cluster::{Cluster, Task, TaskGpuRequest};
+use apportion_policy::cluster::{Cluster, Task, TaskGpuRequest, TaskStatus};
 use apportion_policy::{Decision, TaskPlacement, step};
 
 use super::agents::AgentStatus;
@@ -31,6 +31,8 @@ const PARTITION: &str = "MigInstance";
 struct RoundPlan {
     units: Vec<Vec<PendingBind>>,
     evictions: Vec<PodRef>,
+    /// Pods with the nodes that are kept for them; `None` if no node is any more.
+    nominations: Vec<(String, Option<String>)>,
     resizes: Vec<PlannedResize>,
     deallocations: Vec<Deallocation>,
 }
@@ -62,6 +64,12 @@ impl ClusterModel {
             effects.extend(self.pending_binds.begin(unit));
         }
         self.assumed_claims.note_sent(&effects);
+        // Before the evictions, so that no other scheduler takes the place for free.
+        for (pod, node) in plan.nominations {
+            let (namespace, name) = pod.split_once('/').unwrap_or_default();
+            let pod = self.inventory.find("Pod", namespace, name);
+            effects.extend(pod.and_then(|pod| self.nominations.write(now, pod, node)));
+        }
         for pod in plan.evictions {
             self.ending.insert(pod.uid.clone(), PendingEviction::Asked);
             effects.push(SchedulerEffect::Evict(pod));
@@ -82,6 +90,10 @@ impl ClusterModel {
             deallocations: self.failed_claims(now, &all),
             ..RoundPlan::default()
         };
+        let mut nominated: BTreeMap<String, Option<String>> = (tasks.values())
+            .filter(|task| task.is_nominated && task.status == TaskStatus::Pending)
+            .map(|task| (task.name.clone(), None))
+            .collect();
         for decision in step(now, &snapshot.cluster) {
             match decision {
                 Decision::Evict { task, .. } => {
@@ -95,6 +107,7 @@ impl ClusterModel {
                     task,
                     placement,
                 } => {
+                    nominated.remove(&task);
                     let is_admitted = self.enters(&mut occupancy, &task, &placement.node);
                     let start = tasks
                         .get(task.as_str())
@@ -108,9 +121,19 @@ impl ClusterModel {
                     }
                 }
                 // A later round decides again, when the place is free.
-                Decision::Reserve { .. } => {}
+                Decision::Reserve {
+                    task,
+                    placement,
+                    is_nominated,
+                    ..
+                } => {
+                    if is_nominated && !self.spares_all {
+                        nominated.insert(task, Some(placement.node));
+                    }
+                }
             }
         }
+        plan.nominations = nominated.into_iter().collect();
         plan.units = units.into_values().flatten().collect();
         plan
     }

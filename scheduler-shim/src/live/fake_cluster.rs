@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
-use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
+use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent, StatusUpdate};
 use super::model::ClusterModel;
 use apportion_abi::names::{
     ANNOTATION_ALLOCATED, ANNOTATION_BURST, ANNOTATION_FRACTION_LIMIT, RESOURCE_SLOT,
@@ -25,6 +25,7 @@ mod ends;
 mod idle_times;
 mod invariants;
 mod limits;
+mod nominations;
 mod random;
 mod reclaim;
 mod resizes;
@@ -237,6 +238,9 @@ impl FakeCluster {
                 } => self
                     .waiting_events
                     .push((pod.name.clone(), message.clone())),
+                SchedulerEffect::WriteStatus(update) if update.kind == "Pod" => {
+                    self.write_pod_status(update);
+                }
                 SchedulerEffect::PublishEvent { .. }
                 | SchedulerEffect::WriteReadiness { .. }
                 | SchedulerEffect::WriteStatus(_)

@@ -18,6 +18,7 @@ use super::claims::{self, AssumedClaims};
 use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::grouper::PodGrouper;
 use super::heartbeats::{self, AgentHeartbeats};
+use super::nominations::WrittenNominations;
 use super::pending_binds::{BindOutcome, PendingBinds};
 use super::resizes::PendingResizes;
 use super::usage_recorder::UsageRecorder;
@@ -71,6 +72,8 @@ pub(crate) struct ClusterModel {
     pub(crate) back_off: BackOff,
     /// Nodes whose agents refused a pod while programs used more than they are guaranteed there.
     pub(crate) burst_refusals: BurstRefusals,
+    /// Pods whose nominated nodes the API server does not show yet.
+    pub(crate) nominations: WrittenNominations,
     /// Pods whose eviction was refused; they are not tried again for a while.
     pub(crate) eviction_backoff: BackOff,
     /// Whether there are no evictions now, because too little is known.
@@ -116,6 +119,7 @@ impl ClusterModel {
             binding_timeout: BINDING_TIMEOUT,
             back_off: BackOff::default(),
             burst_refusals: BurstRefusals::default(),
+            nominations: WrittenNominations::default(),
             eviction_backoff: BackOff::default(),
             spares_all: false,
             ending: BTreeMap::new(),

@@ -138,6 +138,9 @@ impl ClusterModel {
         let Some(uid) = self.uid(task) else {
             return;
         };
+        if let Some(is_nominated) = self.nominations.of(now, &uid) {
+            task.is_nominated = is_nominated;
+        }
         if task.status.is_active() {
             self.assign_cards(task, &uid);
         }

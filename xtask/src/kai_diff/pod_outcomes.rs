@@ -20,6 +20,9 @@ pub(crate) struct PodOutcome {
     pub(crate) node: Option<String>,
     #[serde(default)]
     pub(crate) gpu_groups: Vec<String>,
+    /// Whether its reserved place is kept for it. KAI keeps none.
+    #[serde(default)]
+    pub(crate) is_nominated: bool,
 }
 
 /// The outcomes of all pods, by name.
@@ -72,6 +75,7 @@ pub(crate) fn decided_in(cluster: &Value, ways: &PolicyVariant) -> Result<PodOut
     } else {
         plan(NOW, &cluster)
     };
+    let nominated = session.nominated_pods();
     let all = session.outcomes().into_iter().map(|(task, (outcome, _))| {
         let (node, gpu_groups) = match outcome.placement {
             Some(placement) => (Some(placement.node), placement.cards),
@@ -82,6 +86,7 @@ pub(crate) fn decided_in(cluster: &Value, ways: &PolicyVariant) -> Result<PodOut
             status,
             node,
             gpu_groups,
+            is_nominated: nominated.contains(task),
         };
         (task.to_owned(), pod_outcome)
     });
@@ -102,13 +107,19 @@ pub(crate) fn difference(left: &PodOutcomes, right: &PodOutcomes) -> Option<Deci
         .max()
 }
 
-/// The cluster after the decisions: bound pods run, evicted and pipelined pods wait.
+/// The cluster after the decisions: bound pods run, evicted and pipelined pods wait, some of them nominated.
 pub(crate) fn carried_on(cluster: &Value, outcomes: &PodOutcomes) -> Value {
     let mut after = cluster.clone();
     for task in tasks_mut(&mut after) {
         let Some(pod_outcome) = outcomes.get(id(task)) else {
             continue;
         };
+        // As everybody writes it, so that two clusters at rest are equal.
+        match (pod_outcome.is_nominated, task.as_object_mut()) {
+            (true, _) => task["nominated"] = json!(true),
+            (false, Some(fields)) => drop(fields.remove("nominated")),
+            (false, None) => {}
+        }
         match pod_outcome.status.as_str() {
             "Binding" => {
                 task["state"] = json!("Running");
@@ -175,6 +186,7 @@ mod tests {
                     status: (*status).to_owned(),
                     node: node.map(str::to_owned),
                     gpu_groups: Vec::new(),
+                    is_nominated: false,
                 };
                 ((*task).to_owned(), pod_outcome)
             })

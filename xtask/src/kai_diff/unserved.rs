@@ -8,7 +8,8 @@
 //!
 //! KAI may serve a job by a move that it does not complete: it evicts pods that it may only move, and then gives their
 //! new places to others. If the job that loses them was as entitled to them, one claim is served at the cost of
-//! another. Such jobs are counted apart. So are jobs that KAI serves only by a step that leaves a gang with too few
+//! another. Such jobs are counted apart. So are jobs that KAI serves at the cost of another queue that holds exactly its
+//! fair share: KAI's sum of its shares is a little more, because it adds with rounding errors. So are jobs that KAI serves only by a step that leaves a gang with too few
 //! pods: Apportion takes no such step, because the pods that are left would wait for the others. And so are jobs that
 //! would lose their place to another one if KAI did not overlook the room for that: the policy serves them if it overlooks it,
 //! too.
@@ -40,6 +41,9 @@ pub(crate) struct UnservedJobs {
     pub(crate) starved: Vec<UnservedJob>,
     /// Those that KAI serves at the cost of a moved job that is as entitled.
     pub(crate) for_moved: Vec<UnservedJob>,
+    /// Those that KAI serves by evicting a job whose queues hold no more than their fair shares: it adds with rounding
+    /// errors.
+    pub(crate) for_rounded: Vec<UnservedJob>,
     /// Those that KAI serves by a step that leaves a gang with too few pods.
     pub(crate) for_broken: Vec<UnservedJob>,
     /// Those that KAI serves because it overlooks the room for another job.
@@ -69,6 +73,14 @@ pub(crate) fn unserved(
             .into_iter()
             .partition(|(_, why): &UnservedJob| losers.iter().any(|loser| loser <= why));
         found.for_moved.extend(for_moved);
+        let robbed = robbed(&further)?;
+        let (for_rounded, rest): (Vec<_>, Vec<_>) =
+            (rest.into_iter()).partition(|(job, why): &UnservedJob| {
+                let queue = queue_of(job, &ours.end);
+                let mut others = robbed.iter().filter(|(of, _)| *of != queue);
+                others.any(|(_, loser)| loser <= why)
+            });
+        found.for_rounded.extend(for_rounded);
         if breaks_gang(&further) {
             found.for_broken.extend(rest);
             served = Vec::new();
@@ -159,6 +171,29 @@ fn losers(run: &SchedulingRun) -> Result<Vec<Entitlement>> {
         losers.extend(Session::open(NOW, &cluster).entitlement(job));
     }
     Ok(losers)
+}
+
+/// The queues of the jobs that were evicted although they were entitled to their places by the quotas or fair shares of
+/// their queues, and these entitlements.
+fn robbed(run: &SchedulingRun) -> Result<Vec<(&Value, Entitlement)>> {
+    let Some((start, _)) = run.cycles.first() else {
+        return Ok(Vec::new());
+    };
+    let evicted = evicted(run);
+    let jobs = jobs(start).filter(|job| tasks(job).any(|task| evicted.contains(id(task))));
+    let mut robbed = Vec::new();
+    for job in jobs.filter_map(|job| job["name"].as_str()) {
+        let cluster = cluster_of(&without_places(start, job))?;
+        let why = Session::open(NOW, &cluster).entitlement(job);
+        let why = why.filter(|why| *why != Entitlement::Priority);
+        robbed.extend(why.map(|why| (queue_of(job, start), why)));
+    }
+    Ok(robbed)
+}
+
+fn queue_of<'c>(name: &str, cluster: &'c Value) -> &'c Value {
+    let job = jobs(cluster).find(|job| job["name"] == name);
+    job.map_or(&Value::Null, |job| &job["queue"])
 }
 
 /// The cluster if all pods of a job waited.
@@ -357,6 +392,17 @@ mod tests {
             rests: true,
         };
         assert!(!breaks_gang(&run(&cluster)), "it was broken before");
+    }
+
+    #[test]
+    fn a_job_is_robbed_if_its_queue_held_no_more_than_its_fair_share() {
+        let fair = json!("a");
+        let mut run = taken("Releasing");
+        assert_eq!(robbed(&run).unwrap(), [(&fair, Entitlement::FairShare)]);
+        let queue = &mut run.cycles[0].0["queues"][0];
+        queue["over_quota_weight"] = json!(0.0);
+        assert_eq!(robbed(&run).unwrap(), []);
+        assert_eq!(robbed(&taken("Running")).unwrap(), []);
     }
 
     #[test]

@@ -331,6 +331,7 @@ fn task(task: &format::ScenarioTask) -> Result<Task> {
         cpu_millis: task.cpu_millis as i64,
         memory: task.mem_bytes as i64,
         leads: false,
+        is_nominated: task.nominated,
         order: task.order_priority,
         node_affinity: match task.node_affinity.as_slice() {
             [] => Arc::default(),

@@ -258,6 +258,8 @@ pub(crate) struct ScenarioTask {
     pub(crate) state: String,
     #[serde(default)]
     pub(crate) node: Option<String>,
+    #[serde(default)]
+    pub(crate) nominated: bool,
     pub(crate) gpu: ScenarioGpuRequest,
     #[serde(default)]
     pub(crate) gpu_groups: Vec<String>,

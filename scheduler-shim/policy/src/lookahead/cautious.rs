@@ -13,6 +13,9 @@ use crate::step::action::Action;
 /// How many cautious plans are tried before nobody may evict.
 pub(crate) const PLANS: usize = 8;
 
+/// How many plans of one kind that are not cautious are tried.
+pub(crate) const BOLD_PLANS: usize = 8;
+
 /// The budget of all cautious plans, and of all bold ones, as a multiple of the search effort of one action.
 pub(crate) const EFFORT: u64 = 2;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::actions::allocate;
 use crate::card_naming::CardNaming;
-use crate::cluster::{Cluster, DeviceGrant, TaskStatus};
+use crate::cluster::{Cluster, DeviceGrant, Task, TaskStatus};
 use crate::job_state::has_too_few;
 use crate::plan_record::{EvictionCommitment, ExcludedJobs};
 use crate::session::Session;
@@ -184,6 +184,7 @@ pub(super) fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
         }
     }
     give_claims(session, &mut next);
+    nominate(&mut next, &session.nominated_pods());
     // Most clusters have no zones, so there is nothing to look up.
     zone_changes.retain(|(_, zones, _)| !zones.is_empty());
     for (node, zones, count) in zone_changes {
@@ -195,6 +196,19 @@ pub(super) fn carried_out(session: &Session<'_>, cluster: &Cluster) -> Cluster {
             .for_each(|node| node.add_to_zones(&zones, count));
     }
     next
+}
+
+/// Nominates these pods of a cluster, and nobody else.
+fn nominate(cluster: &mut Cluster, tasks: &BTreeSet<&str>) {
+    for job in &mut cluster.jobs {
+        let is_wrong = |task: &Task| task.is_nominated != tasks.contains(task.name.as_str());
+        if !job.tasks.iter().any(is_wrong) {
+            continue;
+        }
+        for task in &mut Arc::make_mut(job).tasks {
+            task.is_nominated = tasks.contains(task.name.as_str());
+        }
+    }
 }
 
 /// Gives the claims of bound tasks their devices. What nobody has any more counts as free without further ado.

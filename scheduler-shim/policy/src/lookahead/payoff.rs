@@ -28,24 +28,50 @@ pub(super) fn pays_off(
     if session.plan().commitments().is_empty() || spares_all && !is_moves_only(session) {
         return None;
     }
+    let next = carried_out(session, cluster);
     let start = Session::open(session.facts().now(), cluster);
+    comes_to_rest(
+        session,
+        cluster,
+        next,
+        idle,
+        budget,
+        |end, evicted_later| {
+            let mut commitments = session.plan().commitments().iter();
+            commitments.all(|commitment| is_served(session, commitment, &start, end))
+                && (!spares_all || has_nodes_of(end, &start, evicted_later))
+        },
+    )
+}
+
+/// Follows a plan by cautious steps until nothing changes any more. The cluster then, if it is good. `None` if a gang
+/// was left with too few pods on the way, or if the budget is spent before.
+///
+/// `is_good` gets the last step, and the jobs that later steps evicted.
+pub(super) fn comes_to_rest(
+    session: &Session<'_>,
+    cluster: &Cluster,
+    next: Cluster,
+    idle: &ExcludedJobs,
+    budget: &mut LookaheadBudget,
+    is_good: impl FnOnce(&Session<'_>, &BTreeSet<usize>) -> bool,
+) -> Option<Cluster> {
+    let now = session.facts().now();
+    let start = Session::open(now, cluster);
     let mut evicted_later = BTreeSet::new();
-    let mut at = carried_out(session, cluster);
+    let mut at = next;
     for _ in 0..STEPS_TO_REST {
         if budget.is_spent() {
             return None;
         }
-        let next_session = cautious(session.facts().now(), &at, idle, budget, &mut |_, _| ());
+        let next_session = cautious(now, &at, idle, budget, &mut |_, _| ());
         if breaks_gang(&next_session, &start) {
             return None;
         }
         if !changes_something(&next_session) {
-            let mut commitments = session.plan().commitments().iter();
-            let pays_off = commitments
-                .all(|commitment| is_served(session, commitment, &start, &next_session))
-                && (!spares_all || has_nodes_of(&next_session, &start, &evicted_later));
+            let is_good = is_good(&next_session, &evicted_later);
             drop(next_session);
-            return pays_off.then_some(at);
+            return is_good.then_some(at);
         }
         evicted_later.extend(evicted_jobs(&next_session));
         at = carried_out(&next_session, &at);

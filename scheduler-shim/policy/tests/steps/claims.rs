@@ -12,16 +12,15 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use super::clusters::{NOW, cluster};
-use super::rounds::carry_on;
+use super::rounds::{are_only_reservations, carry_on};
 
 const ROUNDS: usize = 20;
 
 /// Carries on until nothing starts or ends.
 fn settle(cluster: &mut Cluster) -> Result<(), TestCaseError> {
     for _ in 0..ROUNDS {
-        let mut decisions = plan(NOW, cluster).decisions();
-        decisions.retain(|one| !matches!(one, Decision::Reserve { .. }));
-        if decisions.is_empty() {
+        let decisions = plan(NOW, cluster).decisions();
+        if are_only_reservations(&decisions) {
             return Ok(());
         }
         carry_on(cluster, &decisions);
@@ -95,9 +94,8 @@ fn kept_from_evicting(cluster: &Cluster, jobs: &BTreeSet<&str>) -> Cluster {
 /// Where KAI's actions come to rest; `None` if they evict and start the same pods forever.
 fn rest_without_looking_ahead(mut cluster: Cluster) -> Option<Cluster> {
     for _ in 0..ROUNDS {
-        let mut decisions = decided_at_once(&cluster);
-        decisions.retain(|one| !matches!(one, Decision::Reserve { .. }));
-        if decisions.is_empty() {
+        let decisions = decided_at_once(&cluster);
+        if are_only_reservations(&decisions) {
             return Some(cluster);
         }
         carry_on(&mut cluster, &decisions);

@@ -13,8 +13,21 @@ fn task_of<'c>(cluster: &'c mut Cluster, name: &str) -> &'c mut Task {
     tasks.into_iter().find(|task| task.name == name).unwrap()
 }
 
-/// Carries out the decisions: bound pods run, evicted pods are recreated and wait.
+/// Whether nothing starts or ends.
+pub(crate) fn are_only_reservations(decisions: &[Decision]) -> bool {
+    let mut decisions = decisions.iter();
+    decisions.all(|one| matches!(one, Decision::Reserve { .. }))
+}
+
+/// Carries out the decisions: bound pods run, evicted pods are recreated and wait, nominated ones stay so while their
+/// places are reserved.
 pub(crate) fn carry_on(cluster: &mut Cluster, decisions: &[Decision]) {
+    for job in &mut cluster.jobs {
+        if job.tasks.iter().any(|task| task.is_nominated) {
+            let tasks = Arc::make_mut(job).tasks.iter_mut();
+            tasks.for_each(|task| task.is_nominated = false);
+        }
+    }
     for decision in decisions {
         match decision {
             Decision::Evict { task, .. } => {
@@ -31,7 +44,9 @@ pub(crate) fn carry_on(cluster: &mut Cluster, decisions: &[Decision]) {
                 task.node = Some(placement.node.clone());
                 task.on.clone_from(&placement.cards);
             }
-            Decision::Reserve { .. } => {}
+            Decision::Reserve {
+                task, is_nominated, ..
+            } => task_of(cluster, task).is_nominated = *is_nominated,
         }
     }
 }

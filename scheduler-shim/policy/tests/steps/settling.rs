@@ -2,10 +2,10 @@
 
 use apportion_abi::{Bytes, GpuFraction, Share};
 use apportion_policy::cluster::{Job, ListedCard, Node, PodSet, SubGroupSet, Task, TaskGpuRequest};
-use apportion_policy::{Cluster, Decision, step};
+use apportion_policy::{Cluster, step};
 
 use super::clusters::{NOW, queue, quota};
-use super::rounds::carry_on;
+use super::rounds::{are_only_reservations, carry_on};
 
 const ROUNDS: usize = 20;
 
@@ -93,9 +93,8 @@ fn tight() -> Cluster {
 fn who_would_push_lesser_jobs_of_its_queue_out_is_not_taken_in_their_stead() {
     let mut cluster = tight();
     for _ in 0..ROUNDS {
-        let mut decisions = step(NOW, &cluster);
-        decisions.retain(|one| !matches!(one, Decision::Reserve { .. }));
-        if decisions.is_empty() {
+        let decisions = step(NOW, &cluster);
+        if are_only_reservations(&decisions) {
             return;
         }
         carry_on(&mut cluster, &decisions);

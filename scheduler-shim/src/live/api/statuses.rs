@@ -93,6 +93,7 @@ impl ApiWriter {
 
 /// The resource of an object that has a status to write.
 fn resource(report: &StatusUpdate) -> ApiResource {
-    let (group, version) = report.api_version.split_once('/').unwrap_or_default();
+    let core = ("", report.api_version.as_str());
+    let (group, version) = report.api_version.split_once('/').unwrap_or(core);
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &report.kind))
 }
