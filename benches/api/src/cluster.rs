@@ -14,8 +14,6 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use apportion_abi::names::HEARTBEAT;
-
 use crate::agents::StandInAgent;
 use crate::bind_times::{self, BindTimes};
 use crate::kubelet;
@@ -72,7 +70,7 @@ impl BenchCluster {
             let node: Node = serde_json::from_value(objects::node(&name, &address))?;
             let (client, free, ledger) = (client.clone(), free.clone(), agent.ledger());
             // Spreads the heartbeats over time.
-            let first = HEARTBEAT.mul_f64((number + 1) as f64 / nodes as f64);
+            let part = number as f64 / nodes as f64;
             made.spawn(async move {
                 let _permit = free.acquire().await;
                 let nodes: Api<Node> = Api::all(client.clone());
@@ -80,7 +78,7 @@ impl BenchCluster {
                 let publisher = NodePublisher::new(client, name);
                 let now = ledger.borrow().clone();
                 publisher.begin(&now).await?;
-                tokio::spawn(publisher.keep(ledger, first));
+                tokio::spawn(publisher.keep(ledger, part));
                 Ok::<(), kube::Error>(())
             });
             agents.push(agent);

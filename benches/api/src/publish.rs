@@ -1,19 +1,17 @@
 //! What a stand-in writes to the API server: its node's `GpuNode` and the node's allocatable resources, in the form and
 //! as often as an agent does. So the API server and the scheduler have that work, too.
 
-use std::time::Duration;
-
-use apportion_abi::names::{HEARTBEAT, PACE, RESOURCE_MEMORY, RESOURCE_MEMORY_FREE};
+use apportion_abi::names::{HEARTBEAT, NODE_CHECK, PACE, RESOURCE_MEMORY, RESOURCE_MEMORY_FREE};
 use apportion_crds::{CardHealth, GpuCard, GpuHolder, GpuNode, GpuNodeStatus};
 use apportion_proto::v1;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::api::{Patch, PatchParams};
+use kube::api::{GetParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, interval_at, sleep, timeout_at};
 
 /// The field manager of an agent.
 const FIELD_MANAGER: &str = "apportion-agent";
@@ -46,18 +44,28 @@ impl NodePublisher {
         self.write(list).await
     }
 
-    /// Writes soon after each change, and at every heartbeat.
-    pub(crate) async fn keep(self, mut list: watch::Receiver<v1::ListReply>, first: Duration) {
-        let mut wait = first;
+    /// Writes soon after each change and at every heartbeat, and reads the node now and then. `part` of each period is
+    /// over.
+    pub(crate) async fn keep(self, mut list: watch::Receiver<v1::ListReply>, part: f64) {
+        let begun = Instant::now();
+        let mut due = begun + HEARTBEAT.mul_f64(1.0 - part);
+        let first_check = begun + NODE_CHECK.mul_f64(1.0 - part);
+        let mut check = interval_at(first_check, NODE_CHECK);
         loop {
-            if let Ok(Err(_)) = timeout(wait, list.changed()).await {
-                return;
+            tokio::select! {
+                changed = timeout_at(due, list.changed()) => if let Ok(Err(_)) = changed {
+                    return;
+                },
+                _ = check.tick() => {
+                    let _ = self.nodes.get_with(&self.node, &GetParams::any()).await;
+                    continue;
+                }
             }
             let now = list.borrow_and_update().clone();
             // The API server may be shutting down.
             let _ = self.write(&now).await;
             sleep(PACE).await;
-            wait = HEARTBEAT;
+            due = Instant::now() + HEARTBEAT;
         }
     }
 

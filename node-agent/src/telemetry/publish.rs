@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apportion_abi::names::HEARTBEAT;
+use apportion_abi::names::{HEARTBEAT, NODE_CHECK};
 use apportion_crds::GpuNodeStatus;
 use apportion_exit::error_chain;
 use apportion_proto::v1;
@@ -98,6 +98,7 @@ async fn keep(
     address: Option<String>,
 ) {
     let mut pace = PublishSchedule::new(Instant::now());
+    let mut node_check = tokio::time::interval_at(Instant::now() + NODE_CHECK, NODE_CHECK);
     loop {
         let mut wanted = status::of(&views.borrow_and_update());
         wanted.agent_address.clone_from(&address);
@@ -109,14 +110,29 @@ async fn keep(
         };
         tokio::select! {
             () = tokio::time::sleep_until(due) => attempt(&mut remote, &mut pace, wanted).await,
+            _ = node_check.tick() => check_node(&remote, &wanted).await,
             changed = views.changed() => if changed.is_err() { return },
         }
     }
 }
 
+/// A request that hangs must not block later writes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Writes the node's resources again if somebody cleared them. After a failure the next check does it.
+async fn check_node(remote: &GpuNodePublisher, wanted: &GpuNodeStatus) {
+    match tokio::time::timeout(PATIENCE, remote.restore_resources(wanted)).await {
+        Ok(Ok(false)) => {}
+        Ok(Ok(true)) => info!("Extended resources of the node written again"),
+        Ok(Err(error)) => debug!(
+            error = error_chain(&error),
+            "Failed to check the node's extended resources"
+        ),
+        Err(_) => debug!("Failed to check the node's extended resources: no answer"),
+    }
+}
+
 async fn attempt(remote: &mut GpuNodePublisher, pace: &mut PublishSchedule, wanted: GpuNodeStatus) {
-    /// A request that hangs must not block later writes.
-    const PATIENCE: Duration = Duration::from_secs(10);
     let problem = match tokio::time::timeout(PATIENCE, remote.write(&wanted)).await {
         Ok(Ok(())) => return pace.done(Instant::now(), wanted),
         Ok(Err(error)) => error_chain(&error),

@@ -335,12 +335,15 @@ pub fn is_foreign_card(resource: &str, device: &str) -> bool {
 /// How often an agent writes its node's `GpuNode` even if nothing changed. Each write costs the API server 14 ms of
 /// processor time, and there may be thousands of nodes. A scheduler that is connected to the agent needs no other
 /// sign of life.
-pub const HEARTBEAT: Duration = Duration::from_secs(3600);
+pub const HEARTBEAT: Duration = Duration::from_secs(6 * 3600);
+/// How often an agent reads its node from the API server's cache, and writes its extended resources again if somebody
+/// cleared them. A kubelet that registers its node anew does.
+pub const NODE_CHECK: Duration = Duration::from_secs(1800);
 /// The pause between two writes for changed usage, when it changed much.
 pub const USE_PACE: Duration = Duration::from_secs(30);
 /// The pause between two writes if anything but usage keeps changing.
 pub const PACE: Duration = Duration::from_secs(5);
 /// After this time without a heartbeat, the scheduler considers an agent without an address gone: two were missed.
-pub const SILENT_AFTER: Duration = Duration::from_secs(7300);
+pub const SILENT_AFTER: Duration = Duration::from_secs(12 * 3600 + 100);
 /// After this time without an answer, the scheduler reports an agent with an address as silent.
 pub const LOST_AFTER: Duration = Duration::from_secs(100);

@@ -5,7 +5,7 @@
 //! columns of `kubectl get`, and our programs never read them.
 //!
 //! # Who reports that an agent is gone
-//! The agent can't. It writes `lastHeartbeatTime` with every change, and at least every hour; `kubectl get` shows it
+//! The agent can't. It writes `lastHeartbeatTime` with every change, and at least every six hours; `kubectl get` shows it
 //! as an age. The leading scheduler is connected to the agents. It sets `Ready` to `Unknown` after 100 seconds
 //! without an answer, as Kubernetes does with nodes. For an agent without an address it does so after two missed
 //! heartbeats. The heartbeat is a field here and not a Lease beside the object: the object is small, has few readers,
@@ -56,7 +56,7 @@ pub struct GpuNodeStatus {
     /// Version of the NVIDIA driver.
     #[serde(default)]
     pub driver_version: String,
-    /// When the agent last reported, at least every hour.
+    /// When the agent last reported, at least every six hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_time: Option<Time>,
     /// Whether the GPUs are simulated.

@@ -5,15 +5,19 @@
 //! derives allocatable from capacity and would undo anything else. Two of them are for people: no pod may request
 //! them, and the chart's admission policy enforces that. The other two count shares.
 
+use std::collections::BTreeMap;
+
 use apportion_abi::SHARE_UNIT;
 use apportion_abi::names::{
     RESOURCE_MEMORY, RESOURCE_MEMORY_FREE, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO,
 };
 use apportion_crds::{GpuNode, GpuNodeStatus};
+use apportion_kubernetes::Quantity as ParsedQuantity;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
+use kube::api::{GetParams, Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 
@@ -65,12 +69,34 @@ impl GpuNodePublisher {
         self.gpu_nodes
             .patch_status(&self.node, &params, &Patch::Apply(&applied))
             .await?;
-        let numbers = Patch::Merge(numbers(wanted));
-        self.nodes
-            .patch_status(&self.node, &PatchParams::default(), &numbers)
-            .await?;
+        self.write_resources(&numbers(wanted)).await?;
         self.known = Some(conditions);
         Ok(())
+    }
+
+    async fn write_resources(&self, numbers: &Value) -> Result<(), kube::Error> {
+        let patch = Patch::Merge(json!({"status": {"capacity": numbers, "allocatable": numbers}}));
+        self.nodes
+            .patch_status(&self.node, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    /// Writes the node's extended resources if it has others. Returns whether it had.
+    pub(super) async fn restore_resources(
+        &self,
+        wanted: &GpuNodeStatus,
+    ) -> Result<bool, kube::Error> {
+        let numbers = numbers(wanted);
+        let cached = self.nodes.get_with(&self.node, &GetParams::any()).await?;
+        let status = cached.status.unwrap_or_default();
+        let shown = [status.capacity, status.allocatable];
+        let mut shown = shown.iter().map(Option::as_ref);
+        let is_shown = shown.all(|shown| has_all(shown, &numbers));
+        if !is_shown {
+            self.write_resources(&numbers).await?;
+        }
+        Ok(!is_shown)
     }
 
     /// Writes only if an earlier agent has created the object.
@@ -130,7 +156,17 @@ fn numbers(status: &GpuNodeStatus) -> Value {
         numbers[RESOURCE_SHARE_MIB] = numbers[RESOURCE_MEMORY].clone();
         numbers[RESOURCE_SHARE_MICRO] = micro.to_string().into();
     }
-    json!({ "status": { "capacity": numbers, "allocatable": numbers } })
+    numbers
+}
+
+/// Whether a node shows all these resources. The API server writes large numbers in its own way, 2000000 as 2M.
+fn has_all(shown: Option<&BTreeMap<String, Quantity>>, numbers: &Value) -> bool {
+    let whole = |text: &str| text.parse().ok().and_then(ParsedQuantity::whole);
+    let mut numbers = numbers.as_object().into_iter().flatten();
+    numbers.all(|(resource, number)| {
+        let shown = shown.and_then(|shown| whole(&shown.get(resource)?.0));
+        shown.is_some() && shown == number.as_str().and_then(whole)
+    })
 }
 
 /// The millionths of cards that pods of a node can request: a million for each card. Rounding down to whole units
@@ -171,13 +207,12 @@ mod tests {
     #[test]
     fn what_pods_request_that_run_is_never_taken_back() {
         let nothing = numbers(&status(&[]));
-        let capacity = &nothing["status"]["capacity"];
-        assert_eq!(capacity[RESOURCE_MEMORY], "0");
-        assert!(capacity.get(RESOURCE_SHARE_MIB).is_none(), "{capacity}");
-        assert!(capacity.get(RESOURCE_SHARE_MICRO).is_none(), "{capacity}");
+        assert_eq!(nothing[RESOURCE_MEMORY], "0");
+        assert!(nothing.get(RESOURCE_SHARE_MIB).is_none(), "{nothing}");
+        assert!(nothing.get(RESOURCE_SHARE_MICRO).is_none(), "{nothing}");
         let two = numbers(&status(&[81_152, 81_152]));
-        assert_eq!(two["status"]["capacity"][RESOURCE_SHARE_MIB], "162304");
-        assert_eq!(two["status"]["capacity"][RESOURCE_SHARE_MICRO], "2000000");
+        assert_eq!(two[RESOURCE_SHARE_MIB], "162304");
+        assert_eq!(two[RESOURCE_SHARE_MICRO], "2000000");
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! When to write a node's status.
 //!
 //! A change of allocations is written after a short pause. A change of use is written only if it is large, because
-//! use changes all the time. A heartbeat writes the whole status again, because others can undo it: a kubelet that
-//! registers its node again clears resources that it does not know. After a failure the agent waits, longer each
-//! time.
+//! use changes all the time. A heartbeat writes the whole status again, because others can undo it. After a failure the
+//! agent waits, longer each time.
 
 use std::time::Duration;
 

@@ -103,6 +103,34 @@ async fn the_object_is_made_once_and_owned_by_its_node() {
 }
 
 #[tokio::test]
+async fn resources_are_written_again_only_if_somebody_changed_them() {
+    let (client, server) = cluster();
+    let shown = |memory: &str| {
+        let of = json!({"apportion.dev/gpu-memory-mib": memory, "apportion.dev/gpu-memory-free-mib": "6",
+            "apportion.dev/gpu-share-mib": "8", "apportion.dev/gpu-share-micro": "32984k"});
+        let mut node = node();
+        node["status"] = json!({"capacity": of, "allocatable": of});
+        node
+    };
+    let cached = (Method::GET, "/api/v1/nodes/n1?&resourceVersion=0");
+    let serve = async {
+        let mut server = pin!(server);
+        for memory in ["8", "0"] {
+            expect(&mut server, cached.clone(), shown(memory)).await;
+        }
+        let written = expect(&mut server, (Method::PATCH, NODE_STATUS), node()).await;
+        let memory = &written["status"]["capacity"]["apportion.dev/gpu-memory-mib"];
+        assert_eq!(memory, "8");
+    };
+    let check = async {
+        let remote = GpuNodePublisher::new(client, "n1".to_owned());
+        assert!(!remote.restore_resources(&a_card()).await.unwrap());
+        assert!(remote.restore_resources(&a_card()).await.unwrap());
+    };
+    tokio::join!(serve, check);
+}
+
+#[tokio::test]
 async fn an_object_that_somebody_removed_is_made_again() {
     let (client, server) = cluster();
     let serve = async {
