@@ -57,7 +57,8 @@ impl JobBuilder {
             job.created = job.created.min(read.created.unwrap_or(at.now));
         }
         if task.status.is_allocated() && !group.has_last_start {
-            job.last_start = job.last_start.max(read.started);
+            // Until the kubelet says when a bound pod started, it starts now. Its minimum run time protects it.
+            job.last_start = job.last_start.max(Some(read.started.unwrap_or(at.now)));
         }
         task.set = gang::set_of(pod.name(), &task.labels, group);
         job.tasks.push(task);

@@ -52,7 +52,11 @@ impl ClusterModel {
         }
         for job in snapshot.cluster.jobs.iter_mut().map(Arc::make_mut) {
             for task in &mut job.tasks {
+                let waited = task.status == TaskStatus::Pending;
                 self.correct(now, task);
+                if waited && task.status == TaskStatus::Binding {
+                    job.last_start = job.last_start.max(Some(now));
+                }
             }
             if job.tasks.iter().any(|task| self.is_modest(task)) {
                 job.preemption_delay = NEVER;

@@ -163,6 +163,52 @@ impl FakeCluster {
     }
 }
 
+#[test]
+fn a_minimum_run_time_also_protects_a_pod_that_is_being_started() {
+    let mut lender = queue("first", 2);
+    lender["spec"]["reclaimMinRuntime"] = json!("300s");
+    let mut world = FakeCluster::with_queues(vec![lender, queue("second", 2)]);
+    world.evicted = Some(Vec::new());
+    (0..NODES.len() * CARDS).for_each(|_| world.create_in("first", "preemptible", 100, false));
+    while let Some(event) = world.events.pop_front() {
+        world.deliver(event);
+    }
+    let effects = world.model.decide(world.now);
+    world.queue(effects);
+    // The bindings are on their way.
+    world.create_in("second", "preemptible", 100, false);
+    while let Some(event) = world.events.pop_front() {
+        world.deliver(event);
+    }
+    let effects = world.model.decide(world.now);
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, super::SchedulerEffect::Evict(_))),
+        "{effects:?}"
+    );
+    // They are bound, and the kubelet has not started them.
+    world.settle();
+    assert_eq!(world.of("first"), NODES.len() * CARDS);
+    let seconds = i64::try_from(world.now.as_secs()).expect("it is small");
+    let started = jiff::Timestamp::from_second(seconds).expect("it is a time");
+    let bound = world
+        .pods
+        .values_mut()
+        .filter(|pod| FakeCluster::is_bound(pod));
+    for pod in bound {
+        pod.object["status"]["startTime"] = json!(started.to_string());
+        let shown = SchedulerEvent::Applied(pod.object.clone());
+        world.events.push_back(shown);
+    }
+    world.settle();
+    assert_eq!(world.evicted.as_ref().map(Vec::len), Some(0));
+    world.wait(Duration::from_secs(300));
+    world.settle();
+    assert_eq!(world.evicted.as_ref().map(Vec::len), Some(1));
+    assert_eq!(world.of("second"), 1);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: super::random::cases(), ..ProptestConfig::default() })]
 
