@@ -28,7 +28,7 @@ pub(crate) enum EvictionCaution {
     Bold(ExcludedJobs),
     /// Only moves, for jobs that are not barred.
     Moving(ExcludedJobs),
-    /// As a bold plan, and the freed places are kept for the jobs that they were freed for.
+    /// Those for jobs that are not barred. The freed places are kept for them, and for the pods that move.
     Nominating(ExcludedJobs),
 }
 
@@ -41,7 +41,7 @@ impl EvictionCaution {
 
     /// Whether consolidation may run.
     pub(crate) fn may_move(&self) -> bool {
-        !matches!(self, Self::Bold(_) | Self::Nominating(_))
+        !matches!(self, Self::Bold(_))
     }
 
     /// Whether jobs are spared that would evict lesser ones in turn.

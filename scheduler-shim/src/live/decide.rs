@@ -127,7 +127,10 @@ impl ClusterModel {
                     is_nominated,
                     ..
                 } => {
-                    if is_nominated && !self.spares_all {
+                    // A pod that is moved is deleted. Its replacement has another name.
+                    let waits = tasks.get(task.as_str());
+                    let waits = waits.is_some_and(|task| task.status == TaskStatus::Pending);
+                    if is_nominated && waits && !self.spares_all {
                         nominated.insert(task, Some(placement.node));
                     }
                 }

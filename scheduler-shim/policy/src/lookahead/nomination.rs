@@ -3,7 +3,7 @@
 //! Two waiting jobs may both be above their shares. Then neither has a claim to the other's place, but one may preempt
 //! lesser jobs of its own queue, and the other is next in the order of queues. It would get each place that is freed,
 //! again and again. So the first one is nominated: its pods go before all others in the next steps, as in Kubernetes
-//! (`status.nominatedNodeName`).
+//! (`status.nominatedNodeName`). Pods that are only moved are nominated, too, so none of them loses its place.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
