@@ -192,7 +192,7 @@ fn compare_cluster(oracle: &mut KaiOracle, cluster: &Value) -> Result<ClusterCom
     let kinds = [
         (waiting.starved, mistake),
         (waiting.for_moved, Some(DifferenceCause::LosesMoved)),
-        (waiting.for_rounded, Some(DifferenceCause::Rounds)),
+        (waiting.for_rounding_errors, Some(DifferenceCause::Rounds)),
         (waiting.for_broken, Some(DifferenceCause::BreaksGang)),
         (
             waiting.for_overlooked,

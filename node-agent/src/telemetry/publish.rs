@@ -121,15 +121,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Writes the node's resources again if somebody cleared them. After a failure the next check does it.
 async fn check_node(remote: &GpuNodePublisher, wanted: &GpuNodeStatus) {
-    match tokio::time::timeout(PATIENCE, remote.restore_resources(wanted)).await {
-        Ok(Ok(false)) => {}
-        Ok(Ok(true)) => info!("Extended resources of the node written again"),
-        Ok(Err(error)) => debug!(
-            error = error_chain(&error),
-            "Failed to check the node's extended resources"
-        ),
-        Err(_) => debug!("Failed to check the node's extended resources: no answer"),
-    }
+    let problem = match tokio::time::timeout(PATIENCE, remote.restore_resources(wanted)).await {
+        Ok(Ok(is_written)) => {
+            if is_written {
+                info!("Extended resources of the node written again");
+            }
+            return;
+        }
+        Ok(Err(error)) => error_chain(&error),
+        Err(_) => "the API server does not answer".to_owned(),
+    };
+    debug!(problem, "Failed to check the node's extended resources");
 }
 
 async fn attempt(remote: &mut GpuNodePublisher, pace: &mut PublishSchedule, wanted: GpuNodeStatus) {

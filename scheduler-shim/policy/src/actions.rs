@@ -108,9 +108,10 @@ pub(crate) fn run(session: &mut Session<'_>, action: Action) {
 /// Places jobs on idle resources: nominated jobs, then the others. A job that needs resources that are being released
 /// gets reservations.
 pub(crate) fn allocate(session: &mut Session<'_>) {
-    let nominated = waiting(session, is_nominated);
-    if !nominated.is_empty() {
-        let job_order = JobOrder::of_jobs(session, nominated);
+    // Hardly ever is anybody nominated, and this runs in each plan that is tried.
+    let mut tasks = session.facts().tasks().iter();
+    if tasks.any(|facts| facts.task.is_nominated) {
+        let job_order = JobOrder::of_jobs(session, waiting(session, is_nominated));
         allocate_in_order(session, job_order, is_nominated);
     }
     let all = waiting(session, |_, _| true);

@@ -14,8 +14,11 @@
 //! - A plan that only moves pods is tried after that, for one barred job at a time. The moved pods may get other places
 //!   than planned, so it is followed like a bold plan. It is taken if the job has its place in the end, and every pod
 //!   that had one has one or was evicted for a job with a claim in a later step.
-//! - A plan that nominates a job is tried last. The place that is freed for the job is kept for it, although another
-//!   job would be next. It is taken if the job has its place in the end.
+//! - A plan that nominates a job is tried last. Two waiting jobs may both be above their shares. Then neither has a claim
+//!   to the other's place, but one may preempt lesser jobs of its own queue, and the other is next in the order of
+//!   queues. It would get each place that is freed, again and again. So the pods of the first one are nominated, as in
+//!   Kubernetes (`status.nominatedNodeName`): they go before all others in the next steps. Pods that only move are
+//!   nominated, too. The plan is taken if each of them has a place in the end.
 //!
 //! Without bold plans, a job with a claim (a quota, a fair share, a priority in its queue) could wait forever.
 
@@ -33,11 +36,9 @@ use crate::step::action::Action;
 mod cautious;
 mod commitments;
 pub(crate) mod held_back;
-mod nomination;
 mod payoff;
 
 use cautious::{BOLD_PLANS, FEW, LookaheadBudget, cautious, only, run};
-use nomination::nominating;
 
 /// Runs all actions on a cluster, and evicts nothing in vain.
 #[must_use]
@@ -118,19 +119,20 @@ fn further<'a>(
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Option<(Session<'a>, Cluster)> {
     let found = bold(now, cluster, excluded_jobs, budget, done);
-    found
-        .or_else(|| moving(now, cluster, excluded_jobs, budget, done))
-        .or_else(|| {
-            let idle = all_but_few(excluded_jobs);
-            nominating(now, cluster, excluded_jobs, &idle, budget, done)
-        })
+    let cautions: [fn(ExcludedJobs) -> EvictionCaution; 2] =
+        [EvictionCaution::Moving, EvictionCaution::Nominating];
+    found.or_else(|| {
+        let mut cautions = cautions.into_iter();
+        cautions.find_map(|caution| for_one_job(now, cluster, excluded_jobs, caution, budget, done))
+    })
 }
 
-/// The first plan that only moves pods, for one barred job, and pays off; and the cluster in the end.
-fn moving<'a>(
+/// The first plan for one barred job alone that pays off, and the cluster in the end.
+fn for_one_job<'a>(
     now: Duration,
     cluster: &'a Cluster,
     excluded_jobs: &ExcludedJobs,
+    caution: fn(ExcludedJobs) -> EvictionCaution,
     budget: &mut LookaheadBudget,
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Option<(Session<'a>, Cluster)> {
@@ -142,7 +144,7 @@ fn moving<'a>(
         }
         let mut others = only(&BTreeSet::from([job]), excluded_jobs, cluster);
         others.remove(&job);
-        let session = run(now, cluster, EvictionCaution::Moving(others), budget, done);
+        let session = run(now, cluster, caution(others), budget, done);
         if let Some(end) = pays_off(&session, cluster, &idle, budget) {
             return Some((session, end));
         }

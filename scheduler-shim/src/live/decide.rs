@@ -64,7 +64,7 @@ impl ClusterModel {
             effects.extend(self.pending_binds.begin(unit));
         }
         self.assumed_claims.note_sent(&effects);
-        // Before the evictions, so that no other scheduler takes the place for free.
+        // A scheduler that takes over knows for whom the evictions are.
         for (pod, node) in plan.nominations {
             let (namespace, name) = pod.split_once('/').unwrap_or_default();
             let pod = self.inventory.find("Pod", namespace, name);
@@ -130,13 +130,16 @@ impl ClusterModel {
                     // A pod that is moved is deleted. Its replacement has another name.
                     let waits = tasks.get(task.as_str());
                     let waits = waits.is_some_and(|task| task.status == TaskStatus::Pending);
-                    if is_nominated && waits && !self.spares_all {
+                    if is_nominated && waits {
                         nominated.insert(task, Some(placement.node));
                     }
                 }
             }
         }
-        plan.nominations = nominated.into_iter().collect();
+        // Without evictions no room becomes free, and none is given up.
+        if !self.spares_all {
+            plan.nominations = nominated.into_iter().collect();
+        }
         plan.units = units.into_values().flatten().collect();
         plan
     }

@@ -26,6 +26,7 @@ mod idle_times;
 mod invariants;
 mod limits;
 mod nominations;
+mod pods;
 mod random;
 mod reclaim;
 mod resizes;
@@ -199,6 +200,19 @@ impl FakeCluster {
         self.queue(effects);
     }
 
+    fn deliver_all(&mut self) {
+        while let Some(event) = self.events.pop_front() {
+            self.deliver(event);
+        }
+    }
+
+    /// Delivers all events, and lets the scheduler decide.
+    fn decide(&mut self) {
+        self.deliver_all();
+        let effects = self.model.decide(self.now);
+        self.queue(effects);
+    }
+
     fn queue(&mut self, effects: Vec<SchedulerEffect>) {
         for effect in effects {
             match &effect {
@@ -251,94 +265,6 @@ impl FakeCluster {
                 | SchedulerEffect::StoreUsageHistory(_) => {}
             }
         }
-    }
-
-    fn create(&mut self, ask: u64, is_gang: bool) {
-        self.create_in("default-queue", "non-preemptible", ask, is_gang);
-    }
-
-    fn create_in(&mut self, queue: &str, preemptibility: &str, ask: u64, is_gang: bool) {
-        let size = if is_gang { 2 } else { 1 };
-        let group = self.made;
-        if self.pods.len() + size > MOST {
-            return;
-        }
-        for _ in 0..size {
-            self.made += 1;
-            let name = format!("p{}", self.made);
-            let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name,
-                    "namespace": "default", "uid": format!("uid-{name}"), "annotations": {},
-                    "labels": {"kai.scheduler/queue": queue,
-                        "kai.scheduler/preemptibility": preemptibility}},
-                "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main"}]},
-                "status": {"phase": "Pending"}});
-            if ask == 100 {
-                object["spec"]["containers"][0]["resources"] =
-                    json!({"limits": {"nvidia.com/gpu": 1}});
-            } else {
-                let annotations = &mut object["metadata"]["annotations"];
-                annotations["gpu-fraction"] = format!("0.{ask:02}").into();
-                // Every second pod may burst.
-                if self.made % 2 == 1 {
-                    annotations[ANNOTATION_BURST] = "true".into();
-                }
-                object["spec"]["containers"][0]["resources"] =
-                    json!({"limits": {RESOURCE_SLOT: "1"}});
-            }
-            if is_gang {
-                object["metadata"]["annotations"]["pod-group-name"] = format!("g{group}").into();
-            }
-            self.events
-                .push_back(SchedulerEvent::Applied(object.clone()));
-            self.pods.insert(name, FakePod { object, ask });
-        }
-        if is_gang {
-            let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
-                "metadata": {"name": format!("g{group}"), "namespace": "default", "uid": format!("g{group}")},
-                "spec": {"minMember": 2, "queue": queue, "preemptibility": preemptibility}});
-            self.groups.push(group.clone());
-            self.events.push_back(SchedulerEvent::Applied(group));
-        }
-    }
-
-    fn delete(&mut self, which: usize) {
-        let Some(name) = self.pods.keys().nth(which).cloned() else {
-            return;
-        };
-        let pod = self.pods.remove(&name).expect("it is there");
-        let group = |pod: &FakePod| pod.object["metadata"]["annotations"]["pod-group-name"].clone();
-        let gang = group(&pod);
-        self.events.push_back(SchedulerEvent::Gone(pod.object));
-        // The group goes with the last pod of its gang.
-        if gang.is_null() || self.pods.values().any(|pod| group(pod) == gang) {
-            return;
-        }
-        let mut gone = self.groups.iter();
-        let gone = gone.position(|group| group["metadata"]["name"] == gang);
-        let gone = gone.map(|position| self.groups.remove(position));
-        self.events.extend(gone.map(SchedulerEvent::Gone));
-    }
-
-    /// Edits a pod's request. A bound pod with a share is resized.
-    fn edit(&mut self, which: usize, ask: u64) {
-        let Some(pod) = self.pods.values_mut().nth(which) else {
-            return;
-        };
-        // A request for a whole card and a share at once is invalid, and the pod gets no place.
-        if ask == 100 || (pod.ask == 100 && !Self::is_bound(pod)) {
-            return;
-        }
-        if !Self::is_bound(pod) {
-            pod.ask = ask;
-        }
-        let annotations = &mut pod.object["metadata"]["annotations"];
-        annotations["gpu-fraction"] = format!("0.{ask:02}").into();
-        if resizes::limit(annotations).is_some_and(|limit| limit <= ask) {
-            let all = annotations.as_object_mut().expect("they are a map");
-            all.remove(ANNOTATION_FRACTION_LIMIT);
-        }
-        self.events
-            .push_back(SchedulerEvent::Applied(pod.object.clone()));
     }
 
     /// The API server crashes: undelivered changes are lost, and all objects are listed again.
@@ -444,11 +370,7 @@ impl FakeCluster {
             for node in NODES {
                 self.show(node);
             }
-            while let Some(event) = self.events.pop_front() {
-                self.deliver(event);
-            }
-            let effects = self.model.decide(self.now);
-            self.queue(effects);
+            self.decide();
             still = if self.is_still() { still + 1 } else { 0 };
             if still == 2 {
                 break;
@@ -464,9 +386,7 @@ impl FakeCluster {
     /// Delivers everything that is in flight, without new decisions.
     fn finish(&mut self) {
         while !self.is_still() {
-            while let Some(event) = self.events.pop_front() {
-                self.deliver(event);
-            }
+            self.deliver_all();
             for node in NODES {
                 while !self.agents[node].effects.is_empty() {
                     self.agent_effect(node, false);
@@ -491,29 +411,5 @@ impl FakeCluster {
 
     fn is_bound(pod: &FakePod) -> bool {
         pod.object["spec"]["nodeName"].is_string()
-    }
-}
-
-#[test]
-fn a_pod_keeps_what_it_got_until_its_agent_has_changed_it() {
-    for (ask, rest) in [(60, 50), (100, 10)] {
-        let mut world = FakeCluster::new();
-        (0..NODES.len() * CARDS).for_each(|_| world.create(ask, false));
-        world.settle();
-        (0..NODES.len() * CARDS).for_each(|pod| world.edit(pod, 10));
-        world.create(rest, false);
-        while let Some(event) = world.events.pop_front() {
-            world.deliver(event);
-        }
-        let effects = world.model.decide(world.now);
-        assert!(
-            !effects
-                .iter()
-                .any(|effect| matches!(effect, SchedulerEffect::Allocate { .. })),
-            "{effects:?}"
-        );
-        world.queue(effects);
-        world.settle();
-        world.check();
     }
 }

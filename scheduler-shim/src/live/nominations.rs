@@ -21,8 +21,8 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) struct WrittenNominations(BTreeMap<String, (Option<String>, Duration)>);
 
 impl WrittenNominations {
-    /// Whether a pod was nominated or its nomination taken back a moment ago, if so.
-    pub(crate) fn of(&self, now: Duration, uid: &str) -> Option<bool> {
+    /// Whether a pod is nominated by the last write; `None` if there was none a moment ago.
+    pub(crate) fn is_nominated(&self, now: Duration, uid: &str) -> Option<bool> {
         self.recent(now, uid).map(|node| node.is_some())
     }
 
@@ -85,7 +85,7 @@ mod tests {
         let node = || Some("n".to_owned());
         let first = nominations.write(at(0), ObjectView::new(&pod), node());
         assert_eq!(written(first), Some(json!({"nominatedNodeName": "n"})));
-        assert_eq!(nominations.of(at(1), "1"), Some(true));
+        assert_eq!(nominations.is_nominated(at(1), "1"), Some(true));
         // The watch is late.
         assert_eq!(
             nominations.write(at(1), ObjectView::new(&pod), node()),
@@ -98,7 +98,7 @@ mod tests {
         );
         let back = nominations.write(at(41), ObjectView::new(&pod), None);
         assert_eq!(written(back), Some(json!({"nominatedNodeName": null})));
-        assert_eq!(nominations.of(at(42), "1"), Some(false));
+        assert_eq!(nominations.is_nominated(at(42), "1"), Some(false));
         assert_eq!(nominations.write(at(42), ObjectView::new(&pod), None), None);
         // The write was lost.
         let again = nominations.write(at(80), ObjectView::new(&pod), None);

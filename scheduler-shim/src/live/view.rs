@@ -54,6 +54,7 @@ impl ClusterModel {
             for task in &mut job.tasks {
                 let waited = task.status == TaskStatus::Pending;
                 self.correct(now, task);
+                // Until its binding shows, it starts now.
                 if waited && task.status == TaskStatus::Binding {
                     job.last_start = job.last_start.max(Some(now));
                 }
@@ -142,7 +143,7 @@ impl ClusterModel {
         let Some(uid) = self.uid(task) else {
             return;
         };
-        if let Some(is_nominated) = self.nominations.of(now, &uid) {
+        if let Some(is_nominated) = self.nominations.is_nominated(now, &uid) {
             task.is_nominated = is_nominated;
         }
         if task.status.is_active() {

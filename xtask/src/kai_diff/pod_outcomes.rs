@@ -114,11 +114,11 @@ pub(crate) fn carried_on(cluster: &Value, outcomes: &PodOutcomes) -> Value {
         let Some(pod_outcome) = outcomes.get(id(task)) else {
             continue;
         };
-        // As everybody writes it, so that two clusters at rest are equal.
-        match (pod_outcome.is_nominated, task.as_object_mut()) {
-            (true, _) => task["nominated"] = json!(true),
-            (false, Some(fields)) => drop(fields.remove("nominated")),
-            (false, None) => {}
+        // Absent as in the first cluster, or a cluster at rest would seem to change.
+        if pod_outcome.is_nominated {
+            task["nominated"] = json!(true);
+        } else if let Some(fields) = task.as_object_mut() {
+            fields.remove("nominated");
         }
         match pod_outcome.status.as_str() {
             "Binding" => {

@@ -82,7 +82,7 @@ fn shows(oracle: &mut KaiOracle, cluster: &Value, what: &FindingKind) -> Result<
             let waiting = unserved(oracle, &ours, &kais)?;
             let jobs = match mistake {
                 Some(DifferenceCause::LosesMoved) => waiting.for_moved,
-                Some(DifferenceCause::Rounds) => waiting.for_rounded,
+                Some(DifferenceCause::Rounds) => waiting.for_rounding_errors,
                 Some(DifferenceCause::BreaksGang) => waiting.for_broken,
                 Some(DifferenceCause::AboveCommonDomain) => waiting.for_overlooked,
                 _ => waiting.starved,

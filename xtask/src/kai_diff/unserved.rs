@@ -9,10 +9,10 @@
 //! KAI may serve a job by a move that it does not complete: it evicts pods that it may only move, and then gives their
 //! new places to others. If the job that loses them was as entitled to them, one claim is served at the cost of
 //! another. Such jobs are counted apart. So are jobs that KAI serves at the cost of another queue that holds exactly its
-//! fair share: KAI's sum of its shares is a little more, because it adds with rounding errors. So are jobs that KAI serves only by a step that leaves a gang with too few
-//! pods: Apportion takes no such step, because the pods that are left would wait for the others. And so are jobs that
-//! would lose their place to another one if KAI did not overlook the room for that: the policy serves them if it overlooks it,
-//! too.
+//! fair share: KAI's sum of its shares is a little more, because it adds with rounding errors. So are jobs that KAI
+//! serves only by a step that leaves a gang with too few pods: Apportion takes no such step, because the pods that are
+//! left would wait for the others. And so are jobs that would lose their place to another one if KAI did not overlook the
+//! room for that: the policy serves them if it overlooks it, too.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ pub(crate) struct UnservedJobs {
     pub(crate) for_moved: Vec<UnservedJob>,
     /// Those that KAI serves by evicting a job whose queues hold no more than their fair shares: it adds with rounding
     /// errors.
-    pub(crate) for_rounded: Vec<UnservedJob>,
+    pub(crate) for_rounding_errors: Vec<UnservedJob>,
     /// Those that KAI serves by a step that leaves a gang with too few pods.
     pub(crate) for_broken: Vec<UnservedJob>,
     /// Those that KAI serves because it overlooks the room for another job.
@@ -73,14 +73,14 @@ pub(crate) fn unserved(
             .into_iter()
             .partition(|(_, why): &UnservedJob| losers.iter().any(|loser| loser <= why));
         found.for_moved.extend(for_moved);
-        let robbed = robbed(&further)?;
-        let (for_rounded, rest): (Vec<_>, Vec<_>) =
+        let victims = evicted_within_share(&further)?;
+        let (for_rounding_errors, rest): (Vec<_>, Vec<_>) =
             (rest.into_iter()).partition(|(job, why): &UnservedJob| {
                 let queue = queue_of(job, &ours.end);
-                let mut others = robbed.iter().filter(|(of, _)| *of != queue);
+                let mut others = victims.iter().filter(|(of, _)| *of != queue);
                 others.any(|(_, loser)| loser <= why)
             });
-        found.for_rounded.extend(for_rounded);
+        found.for_rounding_errors.extend(for_rounding_errors);
         if breaks_gang(&further) {
             found.for_broken.extend(rest);
             served = Vec::new();
@@ -167,28 +167,32 @@ fn losers(run: &SchedulingRun) -> Result<Vec<Entitlement>> {
     let names = spared.filter_map(|job| job["name"].as_str());
     let mut losers = Vec::new();
     for job in names.filter(|job| runs_more(job, start, &run.end)) {
-        let cluster = cluster_of(&without_places(start, job))?;
-        losers.extend(Session::open(NOW, &cluster).entitlement(job));
+        losers.extend(entitlement_to_places(start, job)?);
     }
     Ok(losers)
 }
 
 /// The queues of the jobs that were evicted although they were entitled to their places by the quotas or fair shares of
 /// their queues, and these entitlements.
-fn robbed(run: &SchedulingRun) -> Result<Vec<(&Value, Entitlement)>> {
+fn evicted_within_share(run: &SchedulingRun) -> Result<Vec<(&Value, Entitlement)>> {
     let Some((start, _)) = run.cycles.first() else {
         return Ok(Vec::new());
     };
     let evicted = evicted(run);
     let jobs = jobs(start).filter(|job| tasks(job).any(|task| evicted.contains(id(task))));
-    let mut robbed = Vec::new();
+    let mut victims = Vec::new();
     for job in jobs.filter_map(|job| job["name"].as_str()) {
-        let cluster = cluster_of(&without_places(start, job))?;
-        let why = Session::open(NOW, &cluster).entitlement(job);
+        let why = entitlement_to_places(start, job)?;
         let why = why.filter(|why| *why != Entitlement::Priority);
-        robbed.extend(why.map(|why| (queue_of(job, start), why)));
+        victims.extend(why.map(|why| (queue_of(job, start), why)));
     }
-    Ok(robbed)
+    Ok(victims)
+}
+
+/// Why a job was entitled to the places that it has.
+fn entitlement_to_places(start: &Value, job: &str) -> Result<Option<Entitlement>> {
+    let cluster = cluster_of(&without_places(start, job))?;
+    Ok(Session::open(NOW, &cluster).entitlement(job))
 }
 
 fn queue_of<'c>(name: &str, cluster: &'c Value) -> &'c Value {
@@ -395,14 +399,17 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_robbed_if_its_queue_held_no_more_than_its_fair_share() {
+    fn a_victim_was_within_the_share_of_its_queue_if_that_held_no_more() {
         let fair = json!("a");
         let mut run = taken("Releasing");
-        assert_eq!(robbed(&run).unwrap(), [(&fair, Entitlement::FairShare)]);
+        assert_eq!(
+            evicted_within_share(&run).unwrap(),
+            [(&fair, Entitlement::FairShare)]
+        );
         let queue = &mut run.cycles[0].0["queues"][0];
         queue["over_quota_weight"] = json!(0.0);
-        assert_eq!(robbed(&run).unwrap(), []);
-        assert_eq!(robbed(&taken("Running")).unwrap(), []);
+        assert_eq!(evicted_within_share(&run).unwrap(), []);
+        assert_eq!(evicted_within_share(&taken("Running")).unwrap(), []);
     }
 
     #[test]

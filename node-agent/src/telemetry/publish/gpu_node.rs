@@ -69,13 +69,14 @@ impl GpuNodePublisher {
         self.gpu_nodes
             .patch_status(&self.node, &params, &Patch::Apply(&applied))
             .await?;
-        self.write_resources(&numbers(wanted)).await?;
+        self.write_resources(&extended_resources(wanted)).await?;
         self.known = Some(conditions);
         Ok(())
     }
 
-    async fn write_resources(&self, numbers: &Value) -> Result<(), kube::Error> {
-        let patch = Patch::Merge(json!({"status": {"capacity": numbers, "allocatable": numbers}}));
+    async fn write_resources(&self, resources: &Value) -> Result<(), kube::Error> {
+        let patch =
+            Patch::Merge(json!({"status": {"capacity": resources, "allocatable": resources}}));
         self.nodes
             .patch_status(&self.node, &PatchParams::default(), &patch)
             .await?;
@@ -87,14 +88,14 @@ impl GpuNodePublisher {
         &self,
         wanted: &GpuNodeStatus,
     ) -> Result<bool, kube::Error> {
-        let numbers = numbers(wanted);
+        let resources = extended_resources(wanted);
         let cached = self.nodes.get_with(&self.node, &GetParams::any()).await?;
         let status = cached.status.unwrap_or_default();
         let shown = [status.capacity, status.allocatable];
         let mut shown = shown.iter().map(Option::as_ref);
-        let is_shown = shown.all(|shown| has_all(shown, &numbers));
+        let is_shown = shown.all(|shown| has_all(shown, &resources));
         if !is_shown {
-            self.write_resources(&numbers).await?;
+            self.write_resources(&resources).await?;
         }
         Ok(!is_shown)
     }
@@ -141,29 +142,29 @@ fn since(condition: &Condition, known: &[Condition]) -> Time {
     )
 }
 
-fn numbers(status: &GpuNodeStatus) -> Value {
+fn extended_resources(status: &GpuNodeStatus) -> Value {
     let mib = |of: fn(&apportion_crds::GpuCard) -> i64| {
         let bytes: i64 = status.cards.iter().map(of).sum();
         (bytes / MIB).to_string()
     };
-    let mut numbers = json!({
+    let mut resources = json!({
         RESOURCE_MEMORY: mib(|card| card.allocatable_bytes),
         RESOURCE_MEMORY_FREE: mib(|card| card.free_bytes),
     });
     // The requests of running pods must still fit when a restarted kubelet admits them again. So cards that are
     // unused or unhealthy count, too, and known numbers are never set back to zero.
     if let Some(micro) = micro(status) {
-        numbers[RESOURCE_SHARE_MIB] = numbers[RESOURCE_MEMORY].clone();
-        numbers[RESOURCE_SHARE_MICRO] = micro.to_string().into();
+        resources[RESOURCE_SHARE_MIB] = resources[RESOURCE_MEMORY].clone();
+        resources[RESOURCE_SHARE_MICRO] = micro.to_string().into();
     }
-    numbers
+    resources
 }
 
 /// Whether a node shows all these resources. The API server writes large numbers in its own way, 2000000 as 2M.
-fn has_all(shown: Option<&BTreeMap<String, Quantity>>, numbers: &Value) -> bool {
+fn has_all(shown: Option<&BTreeMap<String, Quantity>>, resources: &Value) -> bool {
     let whole = |text: &str| text.parse().ok().and_then(ParsedQuantity::whole);
-    let mut numbers = numbers.as_object().into_iter().flatten();
-    numbers.all(|(resource, number)| {
+    let mut resources = resources.as_object().into_iter().flatten();
+    resources.all(|(resource, number)| {
         let shown = shown.and_then(|shown| whole(&shown.get(resource)?.0));
         shown.is_some() && shown == number.as_str().and_then(whole)
     })
@@ -206,11 +207,11 @@ mod tests {
 
     #[test]
     fn what_pods_request_that_run_is_never_taken_back() {
-        let nothing = numbers(&status(&[]));
+        let nothing = extended_resources(&status(&[]));
         assert_eq!(nothing[RESOURCE_MEMORY], "0");
         assert!(nothing.get(RESOURCE_SHARE_MIB).is_none(), "{nothing}");
         assert!(nothing.get(RESOURCE_SHARE_MICRO).is_none(), "{nothing}");
-        let two = numbers(&status(&[81_152, 81_152]));
+        let two = extended_resources(&status(&[81_152, 81_152]));
         assert_eq!(two[RESOURCE_SHARE_MIB], "162304");
         assert_eq!(two[RESOURCE_SHARE_MICRO], "2000000");
     }

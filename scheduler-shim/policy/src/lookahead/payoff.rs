@@ -1,4 +1,4 @@
-//! Whether a bold plan, or one that only moves pods, pays off: what the cluster is like when nothing changes any more.
+//! Whether a plan that is not cautious pays off: what the cluster is like when nothing changes any more.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,8 @@ use crate::session::Session;
 /// How many steps a bold plan may take until nothing changes.
 const STEPS_TO_REST: usize = 8;
 
-/// The cluster when nothing changes any more, if the evictions then serve the jobs that made them, or others
-/// with a claim, and no gang was left with too few pods on the way. If the plan may only move pods, none may have
-/// lost its place, but for those of a job that a later step evicted: a cautious step evicts only for a job that gets
-/// its place. Jobs that are `idle` may not evict. `None` also if the budget is spent before.
+/// The cluster when nothing changes any more, if the plan then serves whom it is for and no gang was left with too few
+/// pods on the way. Jobs that are `idle` may not evict. `None` also if the budget is spent before.
 pub(super) fn pays_off(
     session: &Session<'_>,
     cluster: &Cluster,
@@ -28,55 +26,49 @@ pub(super) fn pays_off(
     if session.plan().commitments().is_empty() || spares_all && !is_moves_only(session) {
         return None;
     }
-    let next = carried_out(session, cluster);
     let start = Session::open(session.facts().now(), cluster);
-    comes_to_rest(
-        session,
-        cluster,
-        next,
-        idle,
-        budget,
-        |end, evicted_later| {
-            let mut commitments = session.plan().commitments().iter();
-            commitments.all(|commitment| is_served(session, commitment, &start, end))
-                && (!spares_all || has_nodes_of(end, &start, evicted_later))
-        },
-    )
-}
-
-/// Follows a plan by cautious steps until nothing changes any more. The cluster then, if it is good. `None` if a gang
-/// was left with too few pods on the way, or if the budget is spent before.
-///
-/// `is_good` gets the last step, and the jobs that later steps evicted.
-pub(super) fn comes_to_rest(
-    session: &Session<'_>,
-    cluster: &Cluster,
-    next: Cluster,
-    idle: &ExcludedJobs,
-    budget: &mut LookaheadBudget,
-    is_good: impl FnOnce(&Session<'_>, &BTreeSet<usize>) -> bool,
-) -> Option<Cluster> {
-    let now = session.facts().now();
-    let start = Session::open(now, cluster);
     let mut evicted_later = BTreeSet::new();
-    let mut at = next;
+    let mut at = carried_out(session, cluster);
     for _ in 0..STEPS_TO_REST {
         if budget.is_spent() {
             return None;
         }
-        let next_session = cautious(now, &at, idle, budget, &mut |_, _| ());
+        let next_session = cautious(session.facts().now(), &at, idle, budget, &mut |_, _| ());
         if breaks_gang(&next_session, &start) {
             return None;
         }
         if !changes_something(&next_session) {
-            let is_good = is_good(&next_session, &evicted_later);
+            let pays_off = serves(session, &start, &next_session, &evicted_later);
             drop(next_session);
-            return is_good.then_some(at);
+            return pays_off.then_some(at);
         }
         evicted_later.extend(evicted_jobs(&next_session));
         at = carried_out(&next_session, &at);
     }
     None
+}
+
+/// Whether a plan serves at the end whom it is for: the jobs that evict, or others with a claim. A plan that nominates
+/// must give every pod the place that it promised. If a plan may only move pods, none may have lost its place, but for
+/// those of a job that a later step evicted: a cautious step evicts only for a job that gets its place.
+fn serves(
+    session: &Session<'_>,
+    start: &Session<'_>,
+    end: &Session<'_>,
+    evicted_later: &BTreeSet<usize>,
+) -> bool {
+    let mut commitments = session.plan().commitments().iter();
+    match session.plan().caution() {
+        EvictionCaution::Nominating(_) => {
+            let mut tasks = commitments.flat_map(|commitment| &commitment.tasks);
+            tasks.all(|&task| end.state().has_node(task))
+        }
+        caution => {
+            commitments.all(|commitment| is_served(session, commitment, start, end))
+                && (!matches!(caution, EvictionCaution::Moving(_))
+                    || has_nodes_of(end, start, evicted_later))
+        }
+    }
 }
 
 /// The jobs of which a step evicts pods.

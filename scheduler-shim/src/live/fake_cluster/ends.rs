@@ -5,11 +5,7 @@ use super::*;
 impl FakeCluster {
     /// Starts all pods. The API server's answer to a binding comes before or after the watch shows it.
     fn start_all(&mut self, is_answer_first: bool, phase: &str) {
-        while let Some(event) = self.events.pop_front() {
-            self.deliver(event);
-        }
-        let effects = self.model.decide(self.now);
-        self.queue(effects);
+        self.decide();
         while !self.is_still() {
             for node in NODES {
                 while !self.agents[node].effects.is_empty() {
@@ -27,9 +23,7 @@ impl FakeCluster {
                 let place = self.events.len() - usize::from(is_answer_first);
                 self.events.insert(place, answer);
             }
-            while let Some(event) = self.events.pop_front() {
-                self.deliver(event);
-            }
+            self.deliver_all();
         }
     }
 
@@ -46,9 +40,7 @@ impl FakeCluster {
         let agent = self.agents.get_mut(node).expect("it is there");
         agent.held.clear();
         self.show(node);
-        while let Some(event) = self.events.pop_front() {
-            self.deliver(event);
-        }
+        self.deliver_all();
     }
 }
 

@@ -25,9 +25,7 @@ impl FakeCluster {
     }
 
     fn hear(&mut self) {
-        while let Some(event) = self.events.pop_front() {
-            self.deliver(event);
-        }
+        self.deliver_all();
     }
 }
 

@@ -76,9 +76,7 @@ impl FakeCluster {
 
     /// One round of the scheduler, and everything that follows from it at once.
     pub(super) fn round(&mut self) -> usize {
-        while let Some(event) = self.events.pop_front() {
-            self.deliver(event);
-        }
+        self.deliver_all();
         let effects = self.model.decide(self.now);
         let asked = effects.iter();
         let asked = asked.filter(|effect| matches!(effect, SchedulerEffect::Allocate { .. }));

@@ -44,12 +44,6 @@ impl FakeCluster {
         self.pods[pod].object["status"]["nominatedNodeName"].as_str()
     }
 
-    fn deliver_all(&mut self) {
-        while let Some(event) = self.events.pop_front() {
-            self.deliver(event);
-        }
-    }
-
     /// Three pods of one queue and one of the other fill the cluster. Two more of the other wait, a pod of the first that
     /// is larger than any node, and a smaller one, whose name is returned. The queues are compared by their first jobs,
     /// and the large one would put its queue further above its share.
@@ -85,9 +79,7 @@ impl FakeCluster {
 #[test]
 fn a_nomination_is_written_and_a_new_scheduler_reads_it() {
     let (mut world, preemptor) = FakeCluster::full_above_shares();
-    world.deliver_all();
-    let effects = world.model.decide(world.now);
-    world.queue(effects);
+    world.decide();
     assert!(world.nominated(&preemptor).is_some(), "{:?}", world.api);
     while let Some(effect) = world.api.pop() {
         world.answer(effect, false);
@@ -103,23 +95,29 @@ fn a_nomination_is_written_and_a_new_scheduler_reads_it() {
 #[test]
 fn a_nomination_is_taken_back_if_its_victim_stays() {
     let (mut world, preemptor) = FakeCluster::full_above_shares();
-    world.deliver_all();
-    let effects = world.model.decide(world.now);
-    world.queue(effects);
-    while let Some(effect) = world.api.pop() {
-        world.answer(effect, true);
-    }
     // All evictions are refused, so there is nothing to wait for.
-    for _ in 0..FULL {
-        world.deliver_all();
-        let effects = world.model.decide(world.now);
-        world.queue(effects);
+    for _ in 0..=FULL {
+        world.decide();
         while let Some(effect) = world.api.pop() {
             world.answer(effect, true);
         }
     }
     world.deliver_all();
     assert_eq!(world.nominated(&preemptor), None);
+}
+
+#[test]
+fn a_scheduler_that_may_not_evict_leaves_nominations_alone() {
+    let (mut world, preemptor) = FakeCluster::full_above_shares();
+    world.model.spares_all = true;
+    world.decide();
+    assert_eq!(world.nominated(&preemptor), None);
+    world.model.spares_all = false;
+    world.decide();
+    assert!(world.nominated(&preemptor).is_some());
+    world.model.spares_all = true;
+    world.decide();
+    assert!(world.nominated(&preemptor).is_some());
 }
 
 proptest! {
@@ -135,8 +133,7 @@ proptest! {
             if restart {
                 world.start_scheduler();
             }
-            let effects = world.model.decide(world.now);
-            world.queue(effects);
+            world.decide();
             while let Some(effect) = world.api.pop() {
                 world.answer(effect, false);
             }

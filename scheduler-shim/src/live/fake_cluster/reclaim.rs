@@ -170,16 +170,10 @@ fn a_minimum_run_time_also_protects_a_pod_that_is_being_started() {
     let mut world = FakeCluster::with_queues(vec![lender, queue("second", 2)]);
     world.evicted = Some(Vec::new());
     (0..NODES.len() * CARDS).for_each(|_| world.create_in("first", "preemptible", 100, false));
-    while let Some(event) = world.events.pop_front() {
-        world.deliver(event);
-    }
-    let effects = world.model.decide(world.now);
-    world.queue(effects);
+    world.decide();
     // The bindings are on their way.
     world.create_in("second", "preemptible", 100, false);
-    while let Some(event) = world.events.pop_front() {
-        world.deliver(event);
-    }
+    world.deliver_all();
     let effects = world.model.decide(world.now);
     assert!(
         !effects

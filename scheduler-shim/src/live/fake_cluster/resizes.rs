@@ -355,9 +355,7 @@ fn a_resize_goes_on_with_the_next_scheduler() {
                     .iter()
                     .for_each(|node| world.agent_effect(node, false)),
                 1 | 4 => {
-                    while let Some(event) = world.events.pop_front() {
-                        world.deliver(event);
-                    }
+                    world.deliver_all();
                 }
                 2 => {
                     let effects = world.model.decide(world.now);
@@ -438,5 +436,27 @@ fn pods_that_keep_their_request_cost_no_write() {
         world.wait(Duration::from_secs(61));
         let effects = world.model.decide(world.now);
         assert!(effects.is_empty(), "{effects:?}");
+    }
+}
+
+#[test]
+fn a_pod_keeps_what_it_got_until_its_agent_has_changed_it() {
+    for (ask, rest) in [(60, 50), (100, 10)] {
+        let mut world = FakeCluster::new();
+        (0..NODES.len() * CARDS).for_each(|_| world.create(ask, false));
+        world.settle();
+        (0..NODES.len() * CARDS).for_each(|pod| world.edit(pod, 10));
+        world.create(rest, false);
+        world.deliver_all();
+        let effects = world.model.decide(world.now);
+        assert!(
+            !effects
+                .iter()
+                .any(|effect| matches!(effect, SchedulerEffect::Allocate { .. })),
+            "{effects:?}"
+        );
+        world.queue(effects);
+        world.settle();
+        world.check();
     }
 }

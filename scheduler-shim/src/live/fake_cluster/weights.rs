@@ -23,9 +23,7 @@ fn a_pod_that_may_burst_is_proposed_with_the_weight_of_its_queue_and_its_priorit
     let mut world = FakeCluster::with_queues(vec![heavy]);
     world.create_elastic(30, 90, false);
     world.create(30, false);
-    while let Some(event) = world.events.pop_front() {
-        world.deliver(event);
-    }
+    world.deliver_all();
     let effects = world.model.decide(world.now);
     let train = 50;
     let bursts = ("p1".to_owned(), 2500, train);
@@ -40,9 +38,7 @@ fn a_pod_that_may_burst_is_proposed_with_the_weight_of_its_queue_and_its_priorit
         agent.held.clear();
         world.show(node);
     }
-    while let Some(event) = world.events.pop_front() {
-        world.deliver(event);
-    }
+    world.deliver_all();
     let asked = world.agents.values().flat_map(|agent| &agent.effects);
     assert_eq!(
         terms(asked),
