@@ -68,7 +68,7 @@ const DONE_AT_HOME: &[(&str, &str, &[&str])] = &[
     (
         "coordination.k8s.io",
         "leases",
-        &["create", "get", "update"],
+        &["create", "get", "update", "watch"],
     ),
     // live/certificate_authority.rs, live/usage_recorder/store.rs
     ("", "secrets", &["create", "get", "update"]),

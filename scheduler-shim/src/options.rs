@@ -63,7 +63,7 @@ pub(crate) struct SchedulerRunOptions {
     pub(crate) lease_name: String,
 
     /// Seconds that the lease is valid without being renewed; up to 15 while the API server is slow
-    #[arg(long, value_name = "SECONDS", default_value_t = 3,
+    #[arg(long, value_name = "SECONDS", default_value_t = 4,
         value_parser = clap::value_parser!(u64).range(3..=3600))]
     pub(crate) lease_duration: u64,
 

@@ -1,20 +1,25 @@
 //! Leader election with a Lease, by the rules of Kubernetes' own components.
 //!
 //! A lease is taken when it is free, or when it was not renewed for as long as its record says. That time is measured
-//! here, because other clocks are not trusted. The holder renews it three times in that time, and stops acting after
-//! two thirds of it. It does not exit: if the answers were only slow and nobody else took the lease, it goes on.
+//! here, because other clocks are not trusted. The holder renews it halfway into that time, and stops acting at three
+//! quarters of it. It does not exit: if the answers were only slow and nobody else took the lease, it goes on.
 //! [`LeaseTenure`] keeps the time.
+//!
+//! A scheduler that waits watches the lease instead of reading it again and again. That costs the API server less, and
+//! tells the moment of each renewal, so that the lease of a dead holder is taken as soon as it has run out.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use apportion_exit::{CommandFailure, error_chain};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, PostParams, WatchEvent, WatchParams};
 use kube::{Client, Error};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
+use tokio_stream::StreamExt;
 use tracing::{debug, info, warn};
 
 use crate::options::SchedulerRunOptions;
@@ -26,6 +31,10 @@ use tenure::LeaseTenure;
 
 /// Timeout of a request until the lease is ours.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause after a request that failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// After how many seconds the API server ends a watch.
+const WATCH_SECONDS: u32 = 290;
 /// How long the release may take.
 const PARTING: Duration = Duration::from_secs(2);
 
@@ -65,6 +74,16 @@ struct ObservedLease {
     since: Instant,
 }
 
+impl ObservedLease {
+    /// Notes what the API server says about the lease.
+    fn note(&mut self, lease: &Object) {
+        if self.version != lease.metadata.resource_version {
+            self.version.clone_from(&lease.metadata.resource_version);
+            self.since = Instant::now();
+        }
+    }
+}
+
 /// The result of a try to take the lease.
 enum AcquireResult {
     Ours(Box<Object>),
@@ -94,15 +113,15 @@ impl LeaderElector {
     pub(crate) async fn acquire(&self) -> HeldLease {
         let now = Instant::now();
         let mut tenure = LeaseTenure::new(now, self.duration);
-        let mut watched = ObservedLease {
+        let mut observed = ObservedLease {
             version: None,
             since: now,
         };
-        let mut is_warned = false;
+        let mut is_told = false;
         loop {
             let sent_at = Instant::now();
-            let acquired = timeout(PATIENCE, self.try_to_take(&mut watched, &mut tenure)).await;
-            let wait = match acquired {
+            let acquired = timeout(PATIENCE, self.try_to_take(&mut observed, &mut tenure)).await;
+            match acquired {
                 Ok(Ok(AcquireResult::Ours(object))) => {
                     let (until, _) = watch::channel(tenure.until());
                     return HeldLease {
@@ -112,33 +131,85 @@ impl LeaderElector {
                     };
                 }
                 Ok(Ok(AcquireResult::Held(holder, left))) => {
-                    if !is_warned {
+                    if !is_told {
                         info!(holder, "Another scheduler holds the lease");
-                        is_warned = true;
+                        is_told = true;
                     }
-                    left
+                    if let Err(problem) = self.wait_until_free(&mut observed, left).await {
+                        debug!(
+                            problem = error_chain(&problem),
+                            "Failed to watch the lease, reading it instead"
+                        );
+                        sleep(RETRY.min(left)).await;
+                    }
                 }
+                // Another scheduler was quicker.
+                Ok(Err(Error::Api(status))) if status.code == 409 => {}
                 Ok(Err(problem)) => {
                     warn!(
                         problem = error_chain(&problem),
                         "Failed to acquire the lease"
                     );
-                    self.duration
+                    sleep(RETRY).await;
                 }
                 Err(_) => {
                     warn!("Lease request timed out");
                     tenure.answered(sent_at.elapsed());
-                    self.duration
+                    sleep(RETRY).await;
                 }
-            };
-            sleep(wait.min(tenure.period())).await;
+            }
         }
+    }
+
+    /// Watches the lease of another scheduler until it may be free: released, deleted, or not renewed in time. It is
+    /// valid for `left` now. The watch may also end before.
+    async fn wait_until_free(
+        &self,
+        observed: &mut ObservedLease,
+        left: Duration,
+    ) -> Result<(), Error> {
+        let mut free_at = Instant::now() + left;
+        let params = WatchParams::default()
+            .fields(&format!("metadata.name={}", self.name))
+            .timeout(WATCH_SECONDS);
+        let version = observed.version.clone().unwrap_or_default();
+        let watching = self.api.watch(&params, &version);
+        let Ok(events) = timeout_at(free_at.into(), watching).await else {
+            return Ok(());
+        };
+        let mut events = pin!(events?);
+        loop {
+            let Ok(event) = timeout_at(free_at.into(), events.next()).await else {
+                return Ok(());
+            };
+            match event.transpose()? {
+                Some(WatchEvent::Added(lease) | WatchEvent::Modified(lease)) => {
+                    observed.note(&lease);
+                    if record::holder(&lease).is_none() {
+                        return Ok(());
+                    }
+                    free_at = observed.since + self.validity(&lease);
+                }
+                Some(WatchEvent::Deleted(_)) => return Ok(()),
+                Some(WatchEvent::Bookmark(_)) => {}
+                Some(WatchEvent::Error(status)) => return Err(Error::Api(status)),
+                None => {
+                    sleep(RETRY.min(free_at.saturating_duration_since(Instant::now()))).await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// How long the record of another scheduler is valid.
+    fn validity(&self, lease: &Object) -> Duration {
+        record::valid(lease).max(self.duration)
     }
 
     /// Takes the lease, or says who has it.
     async fn try_to_take(
         &self,
-        watched: &mut ObservedLease,
+        observed: &mut ObservedLease,
         tenure: &mut LeaseTenure,
     ) -> Result<AcquireResult, Error> {
         let read = Instant::now();
@@ -159,12 +230,10 @@ impl LeaderElector {
             tenure.granted(sent_at, Instant::now(), valid);
             return Ok(AcquireResult::Ours(Box::new(made)));
         };
-        if watched.version != found.metadata.resource_version {
-            watched.version.clone_from(&found.metadata.resource_version);
-            watched.since = Instant::now();
-        }
-        let patience = record::valid(&found).max(self.duration);
-        let left = patience.saturating_sub(watched.since.elapsed());
+        observed.note(&found);
+        let left = self
+            .validity(&found)
+            .saturating_sub(observed.since.elapsed());
         let others = record::holder(&found).filter(|holder| *holder != self.identity);
         if let Some(holder) = others.filter(|_| left > Duration::ZERO) {
             return Ok(AcquireResult::Held(holder, left));
@@ -187,7 +256,7 @@ impl LeaderElector {
         } = held;
         let (mut is_paused, mut is_warned) = (false, false);
         loop {
-            sleep(tenure.period()).await;
+            sleep(tenure.pause()).await;
             let sent_at = Instant::now();
             let valid = tenure.asks(sent_at);
             until.send_replace(tenure.until());

@@ -201,18 +201,33 @@ fn a_leader_that_was_killed_is_soon_followed() {
             .whole_log()
             .contains("Another scheduler holds the lease")
     });
-    // Give it time to read the cluster's state.
-    thread::sleep(Duration::from_secs(2));
+    // Give it time to read the cluster's state. Meanwhile it watches the lease, and does not read it all the time.
+    let before = reads_of_leases(&cluster);
+    thread::sleep(Duration::from_secs(6));
+    let reads = reads_of_leases(&cluster) - before;
+    assert!(reads < 4.0, "{reads} reads of leases in six seconds");
     drop(leader);
     let killed = Instant::now();
     cluster.plane.apply(&[whole("second", "default-queue")]);
     cluster.bound(2);
     let took = killed.elapsed();
     println!("bound {took:?} after the leader was killed");
-    // On an idle machine it takes five seconds, three of them for the lease.
+    // On an idle machine it takes four seconds, three of them for the lease.
     assert!(
         took < Duration::from_secs(8),
         "{took:?}: {}",
         cluster.said()
     );
+}
+
+/// How often leases were read, by the API server's own count.
+fn reads_of_leases(cluster: &Cluster) -> f64 {
+    let metrics = cluster.plane.kubectl(&["get", "--raw", "/metrics"]);
+    let reads = metrics.lines().filter(|line| {
+        let is_read = line.contains("verb=\"GET\"") && line.contains("resource=\"leases\"");
+        line.starts_with("apiserver_request_total{") && is_read
+    });
+    reads
+        .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+        .sum()
 }
