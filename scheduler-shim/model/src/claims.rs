@@ -64,18 +64,21 @@ pub fn enter(
     let extended = extended_resources::enter(inventory, &devices, cluster, assumed);
     let mut claims = store.claims.clone();
     claims.extend(extended.in_memory.clone());
-    if claims.is_empty() {
+    if claims.is_empty() && assumed.is_empty() {
         return;
     }
     let users = users(&cluster.jobs);
+    // Those that no claim below has.
+    let mut unclaimed = assumed.clone();
     cluster.claims = claims
         .iter()
         .map(|(name, known)| {
             // What was decided last counts, until the claim shows it.
             let shown = || known.claim.status.allocation.clone().map(Arc::new);
             let pod = known.extends.as_ref().map(|(pod, _)| name_in_memory(pod));
-            let mut names = [Some(name), pod.as_ref()].into_iter().flatten();
-            let decided = names.find_map(|name| assumed.get(name)).cloned();
+            let names = || [Some(name), pod.as_ref()].into_iter().flatten();
+            names().for_each(|name| drop(unclaimed.remove(name)));
+            let decided = names().find_map(|name| assumed.get(name)).cloned();
             let failure = || clock.failure(&known.claim.status);
             let failure = decided.is_none().then(failure).flatten();
             let allocation = decided.or_else(shown);
@@ -84,6 +87,14 @@ pub fn enter(
             as_extended(claim, &extended)
         })
         .collect();
+    // Claims of pods that are gone: they are being made, or are not deleted yet.
+    let without_pods = unclaimed.into_iter().map(|(name, allocation)| PolicyClaim {
+        name,
+        allocation: Some(Arc::new(ClaimedDevices(allocation)) as DeviceGrant),
+        is_kept: true,
+        ..PolicyClaim::default()
+    });
+    cluster.claims.extend(without_pods);
     let labels = cluster.nodes.iter().map(|node| {
         let labels = node.labels.iter();
         let labels = labels.map(|(key, value)| (key.clone(), value.clone()));

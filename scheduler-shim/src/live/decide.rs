@@ -163,7 +163,8 @@ impl ClusterModel {
         is_admitted
     }
 
-    /// The bind of a pod at its place; `None` during its back-off, or if its cards or volumes are not available.
+    /// The bind of a pod at its place; `None` during its back-off, while a claim of it is deallocated,
+    /// or if its cards or volumes are not available.
     fn start(
         &self,
         now: Duration,
@@ -172,7 +173,7 @@ impl ClusterModel {
         placement: &TaskPlacement,
     ) -> Option<PendingBind> {
         let pod = self.pod(&task.name)?;
-        if self.back_off.is_delayed(&pod.uid, now) {
+        if self.back_off.is_delayed(&pod.uid, now) || self.deallocating.contains(&pod.uid) {
             return None;
         }
         let nothing = AgentStatus::default();

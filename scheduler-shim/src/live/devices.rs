@@ -206,7 +206,7 @@ impl ClusterModel {
         })
     }
 
-    /// Takes devices back, each time once.
+    /// Takes devices back, each time once, and from one claim of a pod after the other.
     pub(crate) fn deallocate(
         &mut self,
         now: Duration,
@@ -215,9 +215,15 @@ impl ClusterModel {
         self.deallocated_claims.retain(|_, at| now < *at + AGAIN);
         let new = failed.into_iter().filter_map(|one| {
             let key = (one.claim.uid.clone(), one.version);
-            let is_new = self.deallocated_claims.insert(key, now).is_none();
+            if self.deallocating.contains(&one.pod.uid)
+                || self.deallocated_claims.contains_key(&key)
+            {
+                return None;
+            }
+            self.deallocated_claims.insert(key, now);
+            self.deallocating.insert(one.pod.uid.clone());
             let (pod, claims) = (one.pod, vec![one.claim]);
-            is_new.then_some(SchedulerEffect::ReleaseClaims { pod, claims })
+            Some(SchedulerEffect::ReleaseClaims { pod, claims })
         });
         new.collect()
     }

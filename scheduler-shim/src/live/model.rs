@@ -66,6 +66,8 @@ pub(crate) struct ClusterModel {
     pub(crate) deleted_claims: BTreeMap<String, Duration>,
     /// When the API server was last asked to take devices back that do not get ready; by UID and version of the claim.
     pub(crate) deallocated_claims: BTreeMap<(String, String), Duration>,
+    /// The UIDs of waiting pods whose claims are being deallocated. None of them is bound meanwhile.
+    pub(crate) deallocating: BTreeSet<String>,
     /// How long devices may take to get ready before a pod is bound.
     pub(crate) binding_timeout: Duration,
     /// Pods that wait before their next bind.
@@ -116,6 +118,7 @@ impl ClusterModel {
             assumed_claims: AssumedClaims::default(),
             deleted_claims: BTreeMap::new(),
             deallocated_claims: BTreeMap::new(),
+            deallocating: BTreeSet::new(),
             binding_timeout: BINDING_TIMEOUT,
             back_off: BackOff::default(),
             burst_refusals: BurstRefusals::default(),
@@ -197,6 +200,7 @@ impl ClusterModel {
             SchedulerEvent::ClaimsReleased(pod) => {
                 self.assumed_claims.failed(&pod.uid);
                 self.pending_binds.released(&pod.uid);
+                self.deallocating.remove(&pod.uid);
                 Vec::new()
             }
             SchedulerEvent::Bound(pod) => self.bound(&pod),
@@ -356,9 +360,9 @@ impl ClusterModel {
             self.heartbeats.listed(now);
         }
         if kind == claims::KIND {
-            let pods = &self.pods;
+            let (pods, binds) = (&self.pods, &self.pending_binds);
             self.assumed_claims
-                .forget_gone_pods(|uid| pods.contains_key(uid));
+                .forget_gone_pods(|uid| pods.contains_key(uid) || binds.get(uid).is_some());
         }
         if let Some(unreadable) = &mut self.inventory.unreadable {
             unreadable.remove(kind);

@@ -77,7 +77,12 @@ impl ClaimCluster {
             return;
         }
         let effect = self.binds.remove(which % self.binds.len());
-        if let SchedulerEffect::Bind { pod, claims, .. } = effect
+        if let SchedulerEffect::Bind {
+            pod,
+            claims,
+            are_claims_reserved: false,
+            ..
+        } = effect
             && self.pods.contains_key(&pod.name)
         {
             for one in &claims {
@@ -186,6 +191,39 @@ fn the_claim_of_a_bind_that_failed_is_gone_before_the_pod_is_decided_again() {
     cluster.settle();
     let waiting = cluster.nodes();
     assert_eq!(waiting.iter().filter(|node| **node == "waits").count(), 1);
+}
+
+/// The pod is gone before its devices are ready. Its claim has them until it is deleted, although no watch has shown it.
+#[test]
+fn the_claim_of_a_pod_that_is_gone_has_its_devices_until_it_is_deleted() {
+    let mut cluster = ClaimCluster::with(true);
+    let first = cluster.create_extended(WHOLE).unwrap();
+    cluster.create_extended(WHOLE);
+    cluster.deliver_all();
+    cluster.decide();
+    cluster.delete(0);
+    assert!(!cluster.pods.contains_key(&first));
+    cluster.attach(0, false);
+    cluster.attach(0, false);
+    let shown_late = std::mem::take(&mut cluster.claim_events);
+    cluster.create_extended(WHOLE);
+    cluster.deliver_all();
+    cluster.decide();
+    let [SchedulerEffect::ReleaseClaims { pod, .. }] = cluster.attachments.as_slice() else {
+        panic!("a device was given again: {:?}", cluster.attachments);
+    };
+    assert_eq!(pod.name, first);
+    cluster.attach(0, false);
+    cluster.decide();
+    let [SchedulerEffect::ReserveClaims { .. }] = cluster.attachments.as_slice() else {
+        panic!("the device is free: {:?}", cluster.attachments);
+    };
+    shown_late
+        .into_iter()
+        .for_each(|event| cluster.deliver(event));
+    cluster.settle();
+    assert_eq!(cluster.nodes().len(), 2);
+    assert!(!cluster.nodes().contains(&"waits"));
 }
 
 /// kube-scheduler made the claim and bound the pod: its claim counts, and `nvidia.com/gpu` does not count once more.
