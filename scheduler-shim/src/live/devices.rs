@@ -3,8 +3,9 @@
 //! The claims are reserved first. Then the pod waits until their status says that all binding conditions hold. If a
 //! condition says that a device failed, or the time is over, the pod gives its claims back and is decided again. A
 //! claim that had its devices before, for example from an earlier scheduler, loses them before it is decided again,
-//! unless another pod uses it.
+//! unless a pod uses it that does not wait.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use apportion_claims::binding::{self, BindingClock, DeviceReadiness, PendingDevice};
@@ -167,28 +168,39 @@ impl ClusterModel {
         is_waiting.then_some(told)
     }
 
-    /// The claims of waiting pods whose devices do not get ready, and that nobody else uses.
+    /// The claims of waiting pods whose devices do not get ready, and that no other pod uses than such that wait. The
+    /// devices go when the last of these has given its reservation back.
     pub(crate) fn failed_claims(&self, now: Duration, tasks: &[&Task]) -> Vec<Deallocation> {
         let clock = self.binding_clock(now);
         let assumed = self.assumed_claims.allocations();
-        let waiting = tasks
+        let waiting: Vec<(&Task, PodRef)> = tasks
             .iter()
-            .filter(|task| task.status == TaskStatus::Pending && !task.claims.is_empty());
-        let failed = waiting.flat_map(|task| {
+            .filter(|task| task.status == TaskStatus::Pending && !task.claims.is_empty())
+            .filter_map(|task| Some((*task, self.pod(&task.name)?)))
+            .collect();
+        let uids: BTreeSet<&str> = waiting.iter().map(|(_, pod)| &*pod.uid).collect();
+        let failed = waiting.iter().flat_map(|(task, pod)| {
             let own = task.claims.iter();
             let own = own.filter(|name| !assumed.contains_key(name.as_str()));
-            own.filter_map(move |name| self.failed_claim(task, name, clock))
+            let uids = &uids;
+            own.filter_map(move |name| self.failed_claim(pod, uids, name, clock))
         });
         failed.collect()
     }
 
-    fn failed_claim(&self, task: &Task, name: &str, clock: BindingClock) -> Option<Deallocation> {
+    fn failed_claim(
+        &self,
+        pod: &PodRef,
+        waiting: &BTreeSet<&str>,
+        name: &str,
+        clock: BindingClock,
+    ) -> Option<Deallocation> {
         let claims = &self.inventory.claims;
         let (status, version) = claims.status(name)?;
         clock.failure(status)?;
-        let pod = self.pod(&task.name)?;
-        let mut users = status.reserved_for.iter();
-        if !users.all(|user| user.uid == pod.uid) {
+        let users = &status.reserved_for;
+        let is_user = users.is_empty() || users.iter().any(|user| user.uid == pod.uid);
+        if !is_user || !users.iter().all(|user| waiting.contains(&*user.uid)) {
             return None;
         }
         let (_, claim) = name.split_once('/')?;
@@ -202,7 +214,7 @@ impl ClusterModel {
                 makes: None,
             },
             version: version.to_owned(),
-            pod,
+            pod: pod.clone(),
         })
     }
 

@@ -149,6 +149,31 @@ fn a_new_scheduler_takes_back_what_failed_in_the_meantime() {
 }
 
 #[test]
+fn a_new_scheduler_takes_back_what_pods_share_that_wait() {
+    let mut cluster = ClaimCluster::with_waiting_pod();
+    cluster.create(None, Some(0));
+    cluster.go_on();
+    assert_eq!(super::users(&cluster.claims["c1"]).len(), 2);
+    cluster.driver_says("c1", BROKEN);
+    cluster.start_scheduler();
+    for _ in 0..3 {
+        cluster.go_on();
+    }
+    assert!(
+        cluster.status()["devices"].is_null(),
+        "{}",
+        cluster.status()
+    );
+    cluster.settle();
+    assert!(
+        cluster
+            .pods
+            .values()
+            .all(|pod| pod["spec"]["nodeName"] == "n1")
+    );
+}
+
+#[test]
 fn devices_that_another_pod_uses_are_not_taken_back() {
     let mut cluster = ClaimCluster::with_waiting_pod();
     let other = json!({"resource": "pods", "name": "other", "uid": "other"});
