@@ -30,6 +30,7 @@ use crate::runtime::cgroups::CgroupLookup;
 use crate::runtime::nri_plugin::{NriPlugin, NriReport};
 use crate::telemetry::view::AgentHandle;
 
+mod abandoned_requests;
 mod accounts;
 mod attribute;
 mod burst_listeners;

@@ -91,10 +91,10 @@ impl AccountFiles {
         }
     }
 
-    /// Whether a request, and all before it, are over. In a damaged file all are.
-    pub(crate) fn has_ended(&self, card: CardUuid, ticket: BurstTicket) -> bool {
-        self.burst_of(card)
-            .is_none_or(|words| words.has_ended(ticket))
+    /// How many requests, of this one and all before it, are not over. In a damaged file none are.
+    pub(crate) fn open_until(&self, card: CardUuid, ticket: BurstTicket) -> u32 {
+        let words = self.burst_of(card);
+        words.map_or(0, |words| words.open_until(ticket))
     }
 
     /// Publishes the allowance that could be had now.

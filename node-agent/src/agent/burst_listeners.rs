@@ -16,6 +16,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use super::abandoned_requests::AbandonedRequests;
 use crate::account::burst::OpenRequest;
 
 /// How many wakes of one account are passed on in each [`PERIOD`].
@@ -86,6 +87,8 @@ pub(super) struct BurstListeners {
     pub(super) pending: Vec<PendingRequest>,
     /// The allowances that were raised, and that programs may not have used yet.
     pub(super) raised: BTreeMap<(CardUuid, AllocationId), RaisedAllowance>,
+    /// The requests whose programs were killed while they asked.
+    pub(super) abandoned: AbandonedRequests,
 }
 
 impl Default for BurstListeners {
@@ -97,6 +100,7 @@ impl Default for BurstListeners {
             tasks: BTreeMap::new(),
             pending: Vec::new(),
             raised: BTreeMap::new(),
+            abandoned: AbandonedRequests::default(),
         }
     }
 }
@@ -138,6 +142,7 @@ impl BurstListeners {
         }
         self.pending.retain(|pending| pending.id != *id);
         self.raised.retain(|(_, of), _| of != id);
+        self.abandoned.forget(id);
     }
 
     /// Listens to an account.

@@ -117,9 +117,13 @@ impl AgentState {
             if let LedgerEffect::SetLimit { id, card, .. } = &effect {
                 let mut all = requests.iter();
                 let raised = all.find(|of| of.id == *id && of.request.card == *card);
-                self.bursts
-                    .raised
-                    .extend(raised.map(PendingRequest::raised));
+                if let Some((of, raised)) = raised.map(PendingRequest::raised) {
+                    let account = self.accounts.get(id);
+                    let open =
+                        account.map_or(0, |account| account.open_until(*card, raised.ticket));
+                    self.bursts.abandoned.answers(&of, open);
+                    self.bursts.raised.insert(of, raised);
+                }
             }
             self.perform(effect);
         }
@@ -136,9 +140,18 @@ impl AgentState {
     /// Forgets the raised allowances whose programs have charged, and those whose programs took too long.
     fn end_settled(&mut self) {
         let (accounts, now) = (&self.accounts, Instant::now());
-        self.bursts.raised.retain(|(card, id), raised| {
+        let abandoned = &mut self.bursts.abandoned;
+        self.bursts.raised.retain(|of, raised| {
+            let (card, id) = of;
             let account = accounts.get(id);
-            raised.until > now && account.is_some_and(|of| !of.has_ended(*card, raised.ticket))
+            let open = account.map_or(0, |account| account.open_until(*card, raised.ticket));
+            if abandoned.are_all(of, open) {
+                return false;
+            }
+            if raised.until <= now {
+                abandoned.give_up(of, open);
+            }
+            raised.until > now
         });
     }
 

@@ -47,7 +47,8 @@ pub struct CardBurst {
     /// Written by: agent, after the limit. Read by: charges that wait. Release/Acquire.
     answered: AtomicU32,
     /// How many requests are over: their charges were tried again, or gave up. It wraps. It stays one behind for each
-    /// program that was killed while it asked. A library from before this word never writes it.
+    /// program that was killed while it asked, so the agent gives such requests up. A library from before this word never
+    /// writes it.
     /// Written by: charges that asked (add), after they charged. Read by: agent. AcqRel.
     ended: AtomicU32,
 }
@@ -116,11 +117,12 @@ impl CardBurst {
         self.ended.fetch_add(1, AcqRel);
     }
 
-    /// Whether this request and all before it are over, so that nobody waits for what they were given. What they charged
-    /// is then in the `usage` file. For the agent.
+    /// How many requests, of this one and all before it, are not over. At zero nobody waits for what they were given, and
+    /// what they charged is in the `usage` file. For the agent.
     #[must_use]
-    pub fn has_ended(&self, ticket: BurstTicket) -> bool {
-        self.ended.load(Acquire).wrapping_sub(ticket.0) < 1 << 31
+    pub fn open_until(&self, ticket: BurstTicket) -> u32 {
+        let behind = ticket.0.wrapping_sub(self.ended.load(Acquire));
+        if behind < 1 << 31 { behind } else { 0 }
     }
 
     /// Waits for an answer to any request, at most that long, and not at all if this one is answered already.
@@ -260,8 +262,8 @@ mod tests {
         words.answer(tickets[2]);
         assert!(tickets.into_iter().all(|ticket| words.is_answered(ticket)));
         for count in 0..=3 {
-            let ended = tickets.map(|ticket| words.has_ended(ticket));
-            assert_eq!(ended, [count > 0, count > 1, count > 2]);
+            let open = tickets.map(|ticket| words.open_until(ticket));
+            assert_eq!(open, [1, 2, 3].map(|all: u32| all.saturating_sub(count)));
             words.end();
         }
     }
