@@ -14,6 +14,7 @@ use apportion_sim_machine::{
     CardConfig, CardSnapshot, DriverGeneration, MachineConfig, MachineReply, MachineRequest,
     MachineSnapshot, NvmlReply, NvmlRequest,
 };
+use nix::sys::statvfs::{FsFlags, statvfs};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -29,6 +30,11 @@ pub const MIB: u64 = 1 << 20;
 pub const CARD: u64 = 10_000 * MIB;
 /// The memory of a process's first context.
 pub const CONTEXT: u64 = 300 * MIB;
+/// A file system in memory, as `/run` is on a node. The agent syncs its checkpoint there; on a disk that builds keep
+/// busy each sync can take seconds.
+const MEMORY: &str = "/dev/shm";
+/// The least free space that is enough for tests. Containers may have little there.
+const ENOUGH: u64 = 1 << 30;
 /// The driver's reserve on each card.
 const RESERVED: u64 = 256 * MIB;
 /// Variables that commands must not inherit from the environment of the test run.
@@ -136,10 +142,14 @@ impl TestHost {
     /// If no temporary folder can be created, or nothing is staged.
     #[must_use]
     pub fn bare() -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("apportion-")
-            .tempdir()
-            .expect("a folder for the test");
+        let mut dir = tempfile::Builder::new();
+        let dir = dir.prefix("apportion-");
+        let dir = if takes_files(MEMORY) {
+            dir.tempdir_in(MEMORY)
+        } else {
+            dir.tempdir()
+        };
+        let dir = dir.expect("a folder for the test");
         let machine = MachineClient::at(dir.path().join("sim/driver.sock"));
         let victims = AtomicU32::new(0);
         Self {
@@ -362,4 +372,12 @@ impl Drop for TestHost {
         self.kill_driver();
         kill_leftovers(self.dir.path());
     }
+}
+
+/// Whether programs can be run from a file system, and there is room for a test's files.
+fn takes_files(path: &str) -> bool {
+    statvfs(path).is_ok_and(|found| {
+        let free = found.blocks_available() * found.fragment_size();
+        free >= ENOUGH && !found.flags().contains(FsFlags::ST_NOEXEC)
+    })
 }
