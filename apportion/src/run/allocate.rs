@@ -187,7 +187,7 @@ async fn tie(
                 *open = None;
                 refusals += 1;
                 // The agent has tried for as long as it does, and says why it could not.
-                if refusals == ATTEMPTS || calls_in {
+                if refusals == ATTEMPTS || calls_in || shortfall.has_waited {
                     return Err(CommandFailure::new(shortfall.sentence));
                 }
             }

@@ -105,7 +105,7 @@ impl NodeAgent {
     /// The answer to a newcomer that asks again.
     fn called_in(&mut self, proposal: PlacementProposal) -> Result<v1::AllocateReply, Status> {
         let mut reply = self.allocate_or(proposal, CALLED_IN)?;
-        if let Some(v1::allocate_reply::Result::Shortfall(shortfall)) = &mut reply.result {
+        if let Some(shortfall) = shortfall_of(&mut reply) {
             shortfall.called_in = true;
         }
         Ok(reply)
@@ -118,7 +118,7 @@ impl NodeAgent {
         reasons: &str,
     ) -> Result<v1::AllocateReply, Status> {
         let mut reply = self.allocate(proposal)?;
-        if let Some(v1::allocate_reply::Result::Shortfall(shortfall)) = &mut reply.result {
+        if let Some(shortfall) = shortfall_of(&mut reply) {
             shortfall.sentence.push_str(reasons);
         }
         Ok(reply)
@@ -291,7 +291,13 @@ impl NodeAgent {
             proposal, answer, ..
         } = newcomer;
         match answer {
-            Some(answer) => drop(answer.send(self.allocate_or(proposal, &reasons))),
+            Some(answer) => {
+                let mut reply = self.allocate_or(proposal, &reasons);
+                if let Some(shortfall) = reply.as_mut().ok().and_then(shortfall_of) {
+                    shortfall.has_waited = was_open;
+                }
+                let _ = answer.send(reply);
+            }
             None => {
                 info!(name = proposal.name, reasons, "Guarantee not called in");
                 self.state.calls.note_refusal(proposal.key, reasons);
@@ -391,6 +397,13 @@ impl NodeAgent {
                 self.state.calls.let_sleep(id.clone());
             }
         }
+    }
+}
+
+fn shortfall_of(reply: &mut v1::AllocateReply) -> Option<&mut v1::Shortfall> {
+    match &mut reply.result {
+        Some(v1::allocate_reply::Result::Shortfall(shortfall)) => Some(shortfall),
+        Some(v1::allocate_reply::Result::Allocation(_)) | None => None,
     }
 }
 

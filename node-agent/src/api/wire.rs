@@ -185,6 +185,7 @@ pub(crate) fn shortfall(shortfall: &Shortfall) -> v1::Shortfall {
         bursts: shortfall.bursts.iter().map(held).collect(),
         sentence: shortfall.to_string(),
         called_in: false,
+        has_waited: false,
     }
 }
 

@@ -334,6 +334,10 @@ pub struct Shortfall {
     /// others wait.
     #[prost(bool, tag = "10")]
     pub called_in: bool,
+    /// Whether the request waited until its deadline while memory was called in for it, so that nobody need repeat it at
+    /// once. Agents from before this field never say so.
+    #[prost(bool, tag = "11")]
+    pub has_waited: bool,
 }
 /// What one allocation holds of a card.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
