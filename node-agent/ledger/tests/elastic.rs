@@ -4,24 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, SHARE_UNIT};
+use apportion_abi::{BurstTerms, Bytes, SHARE_UNIT};
 use apportion_ledger::{
-    AccountSample, AllocationId, AllocationOwner, AllocationRefusal, BurstRequest, CardSample,
-    ClaimWindow, EpochMillis, Ledger, LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy,
-    PlacementProposal, ProcessId, ProcessSample,
+    AllocationId, AllocationOwner, AllocationRefusal, BurstRequest, EpochMillis, Ledger,
+    LedgerEffect, LedgerEvent, PlacementProposal, ProcessId,
 };
 use proptest::prelude::*;
 
+#[path = "one_card/helpers.rs"]
+mod one_card;
 #[path = "elastic/resizes.rs"]
 mod resizes;
 
-const CARD: CardUuid = CardUuid([1; 16]);
-/// What programs can get, in units of 2 MiB.
-const UNITS: u64 = 1000;
-
-fn units(count: u64) -> Bytes {
-    Bytes(count * SHARE_UNIT)
-}
+use one_card::{CARD, SampledProgram, UNITS, request, units};
 
 /// A ledger with one card, and the programs of its allocations. They charge as the library does, and the methods that
 /// lower limits and ask do what the agent does.
@@ -38,19 +33,8 @@ struct Node {
 
 impl Node {
     fn new(factor: &str) -> Self {
-        let mut ledger = Ledger::new(1, OffenderPolicy::Observe);
-        ledger.set_overcommit(factor.parse().expect("a factor"));
-        let capacity = CardCapacity {
-            total: units(UNITS + 10),
-            reserved: units(10),
-        };
-        let found = LedgerEvent::CardFound {
-            card: CARD,
-            capacity,
-        };
-        let _ = ledger.apply(EpochMillis(0), found);
         Self {
-            ledger,
+            ledger: one_card::ledger(factor),
             now: EpochMillis(0),
             used: BTreeMap::new(),
             asleep: BTreeSet::new(),
@@ -66,26 +50,18 @@ impl Node {
     fn allocate(&mut self, guaranteed: u64, limit: u64) -> Result<AllocationId, AllocationRefusal> {
         self.serial += 1;
         let name = format!("share-{}", self.serial);
-        let ask = |count| CardRequest {
-            card: CARD,
-            bytes: units(count),
-        };
-        let ceilings = (limit > 0).then(|| ask(limit));
+        let ceilings = (limit > 0).then(|| request(limit));
         self.make_room(units(guaranteed));
         let effects = self.apply(LedgerEvent::Allocate(PlacementProposal {
             key: name.clone(),
             name,
-            asks: vec![ask(guaranteed)],
+            asks: vec![request(guaranteed)],
             ceilings: ceilings.into_iter().collect(),
             terms: BurstTerms::default(),
             ttl: Duration::from_secs(3600),
             idle_after: None,
         }));
-        let answer = effects.into_iter().find_map(|effect| match effect {
-            LedgerEffect::Answer(answer) => Some(answer),
-            _ => None,
-        });
-        let id = answer.expect("a request is answered")?;
+        let id = one_card::answer(effects)?;
         self.serial += 1;
         let pid = self.serial;
         let owner = AllocationOwner::Process(ProcessId { pid, start: 1 });
@@ -156,54 +132,20 @@ impl Node {
     }
 
     /// A sample of what is used now.
-    fn seen(&self) -> NodeSample {
-        let (mut processes, mut accounts) = (Vec::new(), Vec::new());
-        for (pid, (id, count)) in (1..).zip(&self.used) {
-            let used = units(*count);
-            let start = 1;
-            accounts.push(AccountSample {
-                id: id.clone(),
-                is_sound: true,
-                claimed: vec![(CARD, used)],
-            });
-            if self.asleep.contains(id) {
-                // NVML lists no process that sleeps.
-                continue;
-            }
-            processes.push(ProcessSample {
-                process: ProcessId { pid, start },
-                owner: Some(id.clone()),
-                nvml: Some(used),
-                claimed: Some(ClaimWindow {
-                    lowest: used,
-                    highest: used,
-                }),
-                has_ended: false,
-            });
-        }
-        let awake = self
-            .used
-            .iter()
-            .filter(|(id, _)| !self.asleep.contains(*id));
-        let used = units(awake.map(|(_, count)| count).sum());
-        let card = CardSample {
-            card: CARD,
-            used,
-            unlisted: Bytes::ZERO,
-            leeway: Bytes::ZERO,
-            processes,
-        };
-        let generation = self.ledger.generation();
-        NodeSample {
-            generation,
-            cards: vec![card],
-            accounts,
-        }
+    fn seen(&self) -> LedgerEvent {
+        let programs = (1..).zip(&self.used);
+        let programs = programs.map(|(pid, (id, used))| SampledProgram {
+            id,
+            pid,
+            used: *used,
+            is_awake: !self.asleep.contains(id),
+        });
+        one_card::sample(&self.ledger, programs)
     }
 
     fn sample(&mut self) {
         let sample = self.seen();
-        let effects = self.apply(LedgerEvent::Sampled(sample));
+        let effects = self.apply(sample);
         let mut notices = effects.iter();
         assert!(
             !notices.any(|effect| matches!(effect, LedgerEffect::Notice(_))),

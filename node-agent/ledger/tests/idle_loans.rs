@@ -8,32 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::time::Duration;
 
-use apportion_abi::{BurstTerms, Bytes, CardCapacity, CardRequest, CardUuid, SHARE_UNIT};
+use apportion_abi::{BurstTerms, Bytes, CardRequest, CardUuid, SHARE_UNIT};
 use apportion_ledger::{
-    AccountSample, AllocationId, AllocationOwner, AllocationRefusal, BurstRequest, CallStep,
-    CallTerms, CardSample, ClaimWindow, EpochMillis, GuaranteeCall, Ledger, LedgerEffect,
-    LedgerEvent, NodeSample, OffenderPolicy, PlacementProposal, ProcessId, ProcessSample,
+    AllocationId, AllocationOwner, AllocationRefusal, BurstRequest, CallStep, CallTerms,
+    EpochMillis, GuaranteeCall, Ledger, LedgerEffect, LedgerEvent, PlacementProposal,
     SuspensionCause, SuspensionPhase,
 };
 use proptest::prelude::*;
 
-const CARD: CardUuid = CardUuid([1; 16]);
-/// What programs can get, in units of 2 MiB.
-const UNITS: u64 = 1000;
+#[path = "one_card/helpers.rs"]
+mod one_card;
+
+use one_card::{CARD, SampledProgram, UNITS, request, units};
+
 const TURN: Duration = Duration::from_secs(30);
 /// After how many actions of the agent a pod that is called has its guarantee, for each allocation that there is.
 const DEADLINE: usize = 4;
-
-fn units(count: u64) -> Bytes {
-    Bytes(count * SHARE_UNIT)
-}
-
-fn request(count: u64) -> CardRequest {
-    CardRequest {
-        card: CARD,
-        bytes: units(count),
-    }
-}
 
 /// A pod with one program.
 #[derive(Debug)]
@@ -60,19 +50,8 @@ impl LendingNode {
 
     /// One whose agent suspends nobody for a guarantee.
     fn refusing() -> Self {
-        let mut ledger = Ledger::new(1, OffenderPolicy::Observe);
-        ledger.set_overcommit("100".parse().expect("a factor"));
-        let capacity = CardCapacity {
-            total: units(UNITS),
-            reserved: Bytes::ZERO,
-        };
-        let found = LedgerEvent::CardFound {
-            card: CARD,
-            capacity,
-        };
-        let _ = ledger.apply(EpochMillis(0), found);
         Self {
-            ledger,
+            ledger: one_card::ledger("100"),
             now: EpochMillis(0),
             pods: BTreeMap::new(),
             serial: 0,
@@ -84,12 +63,7 @@ impl LendingNode {
     }
 
     fn answer(&mut self, event: LedgerEvent) -> Result<AllocationId, AllocationRefusal> {
-        let effects = self.apply(event);
-        let mut answers = effects.into_iter().filter_map(|effect| match effect {
-            LedgerEffect::Answer(answer) => Some(answer),
-            _ => None,
-        });
-        answers.next().expect("a request is answered")
+        one_card::answer(self.apply(event))
     }
 
     /// A pod comes that sleeps when it is idle, and is placed if its guarantee fits now.
@@ -229,43 +203,14 @@ impl LendingNode {
     }
 
     fn sample(&mut self) {
-        let (mut processes, mut accounts) = (Vec::new(), Vec::new());
-        for (id, pod) in &self.pods {
-            let used = units(pod.used);
-            accounts.push(AccountSample {
-                id: id.clone(),
-                is_sound: true,
-                claimed: vec![(CARD, used)],
-            });
-            if self.is_awake(id) {
-                processes.push(ProcessSample {
-                    process: ProcessId {
-                        pid: pod.pid,
-                        start: 1,
-                    },
-                    owner: Some(id.clone()),
-                    nvml: Some(used),
-                    claimed: Some(ClaimWindow {
-                        lowest: used,
-                        highest: used,
-                    }),
-                    has_ended: false,
-                });
-            }
-        }
-        let card = CardSample {
-            card: CARD,
-            used: units(self.on_card()),
-            unlisted: Bytes::ZERO,
-            leeway: Bytes::ZERO,
-            processes,
-        };
-        let generation = self.ledger.generation();
-        self.apply(LedgerEvent::Sampled(NodeSample {
-            generation,
-            cards: vec![card],
-            accounts,
-        }));
+        let programs = self.pods.iter().map(|(id, pod)| SampledProgram {
+            id,
+            pid: pod.pid,
+            used: pod.used,
+            is_awake: self.is_awake(id),
+        });
+        let sample = one_card::sample(&self.ledger, programs);
+        self.apply(sample);
     }
 
     fn end(&mut self, id: &AllocationId) {

@@ -1,6 +1,6 @@
 //! The weighted max-min parts of several demands, some of which are used already.
 
-use apportion_abi::{BurstWeight, Bytes, SHARE_UNIT};
+use apportion_abi::{BurstWeight, Bytes};
 
 /// What one elastic grant uses and wants above its guarantee.
 #[derive(Clone, Copy, Debug)]
@@ -10,18 +10,17 @@ pub(super) struct BurstDemand {
     pub(super) weight: BurstWeight,
 }
 
-/// How high the memory stands for those who are treated by weight: a weight of `unit` gets `share_units` of 2 MiB, and
-/// others in proportion. The largest weight is the unit, so that no part is rounded by more than 2 MiB.
+/// How high the memory stands for those who are treated by weight: a weight of `unit` gets that many bytes, and others in
+/// proportion. The largest weight is the unit, so that no part is rounded by more than a byte.
 #[derive(Clone, Copy, Debug)]
 struct FairLevel {
-    share_units: u64,
+    bytes: u128,
     unit: u32,
 }
 
 impl FairLevel {
     fn of(self, weight: u32) -> Bytes {
-        let bytes = u128::from(self.share_units) * u128::from(SHARE_UNIT) * u128::from(weight)
-            / u128::from(self.unit.max(1));
+        let bytes = self.bytes * u128::from(weight) / u128::from(self.unit.max(1));
         Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 }
@@ -72,16 +71,13 @@ fn highest_level(demands: &[&BurstDemand], left: Bytes) -> FairLevel {
     let weights = || demands.iter().map(|demand| demand.thousandths());
     let unit = weights().max().unwrap_or(1);
     let smallest = weights().min().unwrap_or(1);
-    let at = |share_units| FairLevel { share_units, unit };
-    let fits = |share_units| {
-        let parts = demands.iter().map(|demand| demand.at(at(share_units)));
+    let at = |bytes| FairLevel { bytes, unit };
+    let fits = |bytes| {
+        let parts = demands.iter().map(|demand| demand.at(at(bytes)));
         parts.sum::<Bytes>() <= left
     };
-    let of_smallest = left.0.div_ceil(SHARE_UNIT);
-    let (mut low, mut high) = (
-        0,
-        of_smallest.saturating_mul(unit.div_ceil(smallest).into()),
-    );
+    // The level at which the smallest weight alone would have all.
+    let (mut low, mut high) = (0, u128::from(left.0) * u128::from(unit.div_ceil(smallest)));
     while low < high {
         let middle = high - (high - low) / 2;
         if fits(middle) {
@@ -95,6 +91,7 @@ fn highest_level(demands: &[&BurstDemand], left: Bytes) -> FairLevel {
 
 #[cfg(test)]
 mod tests {
+    use apportion_abi::SHARE_UNIT;
     use proptest::prelude::*;
 
     use super::*;
@@ -137,6 +134,13 @@ mod tests {
             demand(0, 1000, 500),
         ];
         assert_eq!(parts(&half, 400), [200, 100, 100]);
+    }
+
+    #[test]
+    fn a_small_weight_loses_nothing_to_the_rounding_of_a_large_one() {
+        let all = [(424, 31_334), (310, 22_853), (7, 500), (27, 2000)];
+        let all = all.map(|(wanted, thousandths)| demand(0, wanted, thousandths));
+        assert_eq!(parts(&all, 767), [423, 309, 6, 27]);
     }
 
     #[test]

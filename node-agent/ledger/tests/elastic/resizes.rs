@@ -18,17 +18,13 @@ impl Node {
         guaranteed: u64,
         limit: Option<u64>,
     ) -> Result<Vec<LedgerEffect>, AllocationRefusal> {
-        let ask = |count| CardRequest {
-            card: CARD,
-            bytes: units(count),
-        };
         let grant = self.ledger.allocation(id).and_then(|of| of.grant(CARD));
         let held = grant.map_or(Bytes::ZERO, |grant| grant.held);
         self.make_room_beside(units(guaranteed).minus(held), Some(id));
         let effects = self.apply(LedgerEvent::Resize {
             id: id.clone(),
-            asks: vec![ask(guaranteed)],
-            ceilings: limit.map(ask).into_iter().collect(),
+            asks: vec![request(guaranteed)],
+            ceilings: limit.map(request).into_iter().collect(),
         });
         if self.used.get(id).copied().unwrap_or_default() > self.limit(id) {
             self.above_its_limit.insert(id.clone());
@@ -259,7 +255,7 @@ fn a_sample_that_began_before_a_resize_does_not_show_what_was_used_since() {
     let early = node.seen();
     assert!(node.use_up_to(&id, 700), "it has the allowance still");
     node.resize(&id, 100, 400);
-    let _ = node.apply(LedgerEvent::Sampled(early));
+    let _ = node.apply(early);
     assert!(node.allocate(500, 0).is_err());
 }
 

@@ -6,37 +6,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apportion_abi::{
-    BurstTerms, BurstWeight, Bytes, CardCapacity, CardRequest, CardUuid, SHARE_UNIT,
-};
+use apportion_abi::{BurstTerms, BurstWeight, Bytes, CardRequest, CardUuid, SHARE_UNIT};
 use apportion_ledger::{
-    AccountSample, AllocationId, AllocationOwner, AllocationRefusal, BurstHolding, BurstRequest,
-    CallClaimant, CallObstacle, CallStep, CallTerms, CardSample, ClaimWindow, EpochMillis,
-    GuaranteeCall, Ledger, LedgerEffect, LedgerEvent, NodeSample, OffenderPolicy,
-    PlacementProposal, ProcessId, ProcessSample, SuspensionCause, SuspensionPhase,
+    AllocationId, AllocationOwner, AllocationRefusal, BurstHolding, BurstRequest, CallClaimant,
+    CallObstacle, CallStep, CallTerms, EpochMillis, GuaranteeCall, Ledger, LedgerEffect,
+    LedgerEvent, PlacementProposal, ProcessId, SuspensionCause, SuspensionPhase,
 };
 use proptest::prelude::*;
 
 mod examples;
+#[path = "../one_card/helpers.rs"]
+mod one_card;
 mod traces;
 
-const CARD: CardUuid = CardUuid([1; 16]);
-/// What programs can get, in units of 2 MiB.
-const UNITS: u64 = 1000;
+use one_card::{CARD, SampledProgram, UNITS, request, units};
+
 const TURN: Duration = Duration::from_secs(30);
 /// After how many actions of the agent a call must be answered, for each allocation that there is.
 const DEADLINE: usize = 4;
-
-fn units(count: u64) -> Bytes {
-    Bytes(count * SHARE_UNIT)
-}
-
-fn request(count: u64) -> CardRequest {
-    CardRequest {
-        card: CARD,
-        bytes: units(count),
-    }
-}
 
 /// The programs of one allocation.
 #[derive(Debug)]
@@ -65,18 +52,8 @@ struct CallingNode {
 
 impl CallingNode {
     fn new() -> Self {
-        let mut ledger = Ledger::new(1, OffenderPolicy::Observe);
-        ledger.set_overcommit("100".parse().expect("a factor"));
+        let mut ledger = one_card::ledger("100");
         ledger.lend_guarantees();
-        let capacity = CardCapacity {
-            total: units(UNITS),
-            reserved: Bytes::ZERO,
-        };
-        let found = LedgerEvent::CardFound {
-            card: CARD,
-            capacity,
-        };
-        let _ = ledger.apply(EpochMillis(0), found);
         Self {
             ledger,
             now: EpochMillis(0),
@@ -92,12 +69,7 @@ impl CallingNode {
     }
 
     fn answer(&mut self, event: LedgerEvent) -> Result<AllocationId, AllocationRefusal> {
-        let effects = self.apply(event);
-        let mut answers = effects.into_iter().filter_map(|effect| match effect {
-            LedgerEffect::Answer(answer) => Some(answer),
-            _ => None,
-        });
-        answers.next().expect("a request is answered")
+        one_card::answer(self.apply(event))
     }
 
     fn proposal(&mut self, guaranteed: u64, limit: u64) -> PlacementProposal {
@@ -219,43 +191,14 @@ impl CallingNode {
     }
 
     fn sample(&mut self) {
-        let (mut processes, mut accounts) = (Vec::new(), Vec::new());
-        for (id, program) in &self.programs {
-            let used = units(program.used);
-            accounts.push(AccountSample {
-                id: id.clone(),
-                is_sound: true,
-                claimed: vec![(CARD, used)],
-            });
-            if self.is_awake(id) {
-                processes.push(ProcessSample {
-                    process: ProcessId {
-                        pid: program.pid,
-                        start: 1,
-                    },
-                    owner: Some(id.clone()),
-                    nvml: Some(used),
-                    claimed: Some(ClaimWindow {
-                        lowest: used,
-                        highest: used,
-                    }),
-                    has_ended: false,
-                });
-            }
-        }
-        let card = CardSample {
-            card: CARD,
-            used: units(self.on_card()),
-            unlisted: Bytes::ZERO,
-            leeway: Bytes::ZERO,
-            processes,
-        };
-        let generation = self.ledger.generation();
-        self.apply(LedgerEvent::Sampled(NodeSample {
-            generation,
-            cards: vec![card],
-            accounts,
-        }));
+        let programs = self.programs.iter().map(|(id, program)| SampledProgram {
+            id,
+            pid: program.pid,
+            used: program.used,
+            is_awake: self.is_awake(id),
+        });
+        let sample = one_card::sample(&self.ledger, programs);
+        self.apply(sample);
     }
 
     fn end(&mut self, id: &AllocationId) {
