@@ -148,6 +148,26 @@ fn a_new_scheduler_takes_back_what_failed_in_the_meantime() {
     );
 }
 
+/// The devices get ready while they are taken back.
+#[test]
+fn a_pod_is_not_decided_while_its_devices_are_taken_back() {
+    let mut cluster = ClaimCluster::with_waiting_pod();
+    cluster.start_scheduler();
+    cluster.deliver_all();
+    cluster.now += Duration::from_secs(700);
+    cluster.decide();
+    let [SchedulerEffect::ReleaseClaims { .. }] = cluster.attachments.as_slice() else {
+        panic!("they are late: {:?}", cluster.attachments);
+    };
+    cluster.driver_says("c1", ATTACHED);
+    cluster.deliver_all();
+    cluster.decide();
+    assert_eq!(cluster.attachments.len(), 1, "{:?}", cluster.attachments);
+    cluster.settle();
+    assert_eq!(cluster.pods["p1"]["spec"]["nodeName"], "n1");
+    cluster.check();
+}
+
 #[test]
 fn a_new_scheduler_takes_back_what_pods_share_that_wait() {
     let mut cluster = ClaimCluster::with_waiting_pod();
