@@ -32,9 +32,9 @@ pub const CARD: u64 = 10_000 * MIB;
 pub const CONTEXT: u64 = 300 * MIB;
 /// A file system in memory, as `/run` is on a node. The agent syncs its checkpoint there; on a disk that builds keep
 /// busy each sync can take seconds.
-const MEMORY: &str = "/dev/shm";
+const TMPFS: &str = "/dev/shm";
 /// The least free space that is enough for tests. Containers may have little there.
-const ENOUGH: u64 = 1 << 30;
+const LEAST_FREE: u64 = 1 << 30;
 /// The driver's reserve on each card.
 const RESERVED: u64 = 256 * MIB;
 /// Variables that commands must not inherit from the environment of the test run.
@@ -144,8 +144,8 @@ impl TestHost {
     pub fn bare() -> Self {
         let mut dir = tempfile::Builder::new();
         let dir = dir.prefix("apportion-");
-        let dir = if takes_files(MEMORY) {
-            dir.tempdir_in(MEMORY)
+        let dir = if is_usable(TMPFS) {
+            dir.tempdir_in(TMPFS)
         } else {
             dir.tempdir()
         };
@@ -375,9 +375,9 @@ impl Drop for TestHost {
 }
 
 /// Whether programs can be run from a file system, and there is room for a test's files.
-fn takes_files(path: &str) -> bool {
+fn is_usable(path: &str) -> bool {
     statvfs(path).is_ok_and(|found| {
         let free = found.blocks_available() * found.fragment_size();
-        free >= ENOUGH && !found.flags().contains(FsFlags::ST_NOEXEC)
+        free >= LEAST_FREE && !found.flags().contains(FsFlags::ST_NOEXEC)
     })
 }

@@ -15,21 +15,21 @@ use apportion_ledger::AllocationId;
 pub(super) struct AbandonedRequests(BTreeMap<(CardUuid, AllocationId), u32>);
 
 impl AbandonedRequests {
-    /// A request of the share is about to be answered, so `open` counts at least one that is not abandoned.
-    pub(super) fn answers(&mut self, of: &(CardUuid, AllocationId), open: u32) {
-        if let Some(abandoned) = self.0.get_mut(of) {
+    /// A program of the share waits for its answer, so `open` counts at least one request that is not abandoned.
+    pub(super) fn note_waiting(&mut self, share: &(CardUuid, AllocationId), open: u32) {
+        if let Some(abandoned) = self.0.get_mut(share) {
             *abandoned = (*abandoned).min(open.saturating_sub(1));
         }
     }
 
-    /// Whether nobody is waited for while this many requests of the share are open.
-    pub(super) fn are_all(&self, of: &(CardUuid, AllocationId), open: u32) -> bool {
-        open <= self.0.get(of).copied().unwrap_or_default()
+    /// Whether all open requests of the share are abandoned.
+    pub(super) fn covers(&self, share: &(CardUuid, AllocationId), open: u32) -> bool {
+        open <= self.0.get(share).copied().unwrap_or_default()
     }
 
     /// The programs of these open requests took too long.
-    pub(super) fn give_up(&mut self, of: &(CardUuid, AllocationId), open: u32) {
-        self.0.insert(of.clone(), open);
+    pub(super) fn give_up(&mut self, share: &(CardUuid, AllocationId), open: u32) {
+        self.0.insert(share.clone(), open);
     }
 
     /// Forgets an allocation that is gone.
@@ -45,23 +45,23 @@ mod tests {
     #[test]
     fn a_killed_program_is_waited_for_once_and_a_slow_one_counts_again() {
         let id = AllocationId::parse("1-1").expect("it is one");
-        let of = (CardUuid([1; 16]), id);
+        let share = (CardUuid([1; 16]), id);
         let mut requests = AbandonedRequests::default();
         // The program of the first request is killed.
-        requests.answers(&of, 1);
-        assert!(!requests.are_all(&of, 1));
-        requests.give_up(&of, 1);
+        requests.note_waiting(&share, 1);
+        assert!(!requests.covers(&share, 1));
+        requests.give_up(&share, 1);
         // The second one is waited for until it is over.
-        requests.answers(&of, 2);
-        assert!(!requests.are_all(&of, 2));
-        assert!(requests.are_all(&of, 1));
+        requests.note_waiting(&share, 2);
+        assert!(!requests.covers(&share, 2));
+        assert!(requests.covers(&share, 1));
         // The third one is slow, and ends before the fourth comes.
-        requests.answers(&of, 2);
-        requests.give_up(&of, 2);
-        requests.answers(&of, 2);
-        assert!(!requests.are_all(&of, 2));
-        assert!(requests.are_all(&of, 1));
-        requests.forget(&of.1);
-        assert!(!requests.are_all(&of, 1));
+        requests.note_waiting(&share, 2);
+        requests.give_up(&share, 2);
+        requests.note_waiting(&share, 2);
+        assert!(!requests.covers(&share, 2));
+        assert!(requests.covers(&share, 1));
+        requests.forget(&share.1);
+        assert!(!requests.covers(&share, 1));
     }
 }

@@ -121,7 +121,7 @@ impl AgentState {
                     let account = self.accounts.get(id);
                     let open =
                         account.map_or(0, |account| account.open_until(*card, raised.ticket));
-                    self.bursts.abandoned.answers(&of, open);
+                    self.bursts.abandoned.note_waiting(&of, open);
                     self.bursts.raised.insert(of, raised);
                 }
             }
@@ -145,7 +145,7 @@ impl AgentState {
             let (card, id) = of;
             let account = accounts.get(id);
             let open = account.map_or(0, |account| account.open_until(*card, raised.ticket));
-            if abandoned.are_all(of, open) {
+            if abandoned.covers(of, open) {
                 return false;
             }
             if raised.until <= now {

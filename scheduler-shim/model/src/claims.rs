@@ -68,7 +68,7 @@ pub fn enter(
         return;
     }
     let users = users(&cluster.jobs);
-    // Those that no claim below has.
+    // The assumed allocations that belong to none of these claims.
     let mut unclaimed = assumed.clone();
     cluster.claims = claims
         .iter()
@@ -87,7 +87,7 @@ pub fn enter(
             as_extended(claim, &extended)
         })
         .collect();
-    // Claims of pods that are gone: they are being made, or are not deleted yet.
+    // Their pods are gone, and their claims are being made or are not deleted yet.
     let without_pods = unclaimed.into_iter().map(|(name, allocation)| PolicyClaim {
         name,
         allocation: Some(Arc::new(ClaimedDevices(allocation)) as DeviceGrant),

@@ -182,10 +182,11 @@ impl AssumedClaims {
         }
     }
 
-    /// Forgets claims that were made for pods that are gone: nobody would show them if they are gone, too.
-    pub(crate) fn forget_gone_pods(&mut self, is_there: impl Fn(&str) -> bool) {
+    /// Forgets claims that were made for pods that are gone and not on their way any more: nobody would show them if
+    /// they are gone, too.
+    pub(crate) fn forget_gone_pods(&mut self, is_known: impl Fn(&str) -> bool) {
         self.0
-            .retain(|_, known| known.made.is_none() || known.pods.keys().any(|pod| is_there(pod)));
+            .retain(|_, known| known.made.is_none() || known.pods.keys().any(|pod| is_known(pod)));
     }
 
     /// A bind failed, and what it wrote was undone.

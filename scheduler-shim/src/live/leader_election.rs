@@ -1,9 +1,8 @@
 //! Leader election with a Lease, by the rules of Kubernetes' own components.
 //!
 //! A lease is taken when it is free, or when it was not renewed for as long as its record says. That time is measured
-//! here, because other clocks are not trusted. The holder renews it halfway into that time, and stops acting at three
-//! quarters of it. It does not exit: if the answers were only slow and nobody else took the lease, it goes on.
-//! [`LeaseTenure`] keeps the time.
+//! here, because other clocks are not trusted. The holder renews it, and stops acting before that time is over
+//! ([`LeaseTenure`]). It does not exit: if the answers were only slow and nobody else took the lease, it goes on.
 //!
 //! A scheduler that waits watches the lease instead of reading it again and again. That costs the API server less, and
 //! tells the moment of each renewal, so that the lease of a dead holder is taken as soon as it has run out.

@@ -62,6 +62,8 @@ pub(crate) struct Cluster {
     began: usize,
     /// The scheduler's log level.
     pub(crate) log_level: &'static str,
+    /// In seconds.
+    pub(crate) lease_duration: &'static str,
     /// The scheduler's kubeconfig, if it is not that of the test.
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Additional options of the scheduler.
@@ -100,6 +102,7 @@ impl Cluster {
             scheduler: None,
             began: 0,
             log_level: "info,apportion_scheduler=debug",
+            lease_duration: "3",
             kubeconfig: None,
             options: Vec::new(),
             nodes: BTreeMap::new(),
@@ -186,7 +189,7 @@ impl Cluster {
                     .clone()
                     .unwrap_or_else(|| self.plane.kubeconfig()),
             )
-            .args(["--lease-duration", "3"])
+            .args(["--lease-duration", self.lease_duration])
             .args(&self.options)
             .stdin(Stdio::null())
             .stderr(log.expect("the folder is writable"));
@@ -378,6 +381,16 @@ impl Drop for Cluster {
 
 /// A scheduler beside the latest one. Dropping this kills it.
 pub(crate) struct FormerScheduler(Child);
+
+impl FormerScheduler {
+    /// Ends it with SIGTERM.
+    pub(crate) fn end(mut self) {
+        signal(&self.0, Signal::SIGTERM);
+        eventually(PATIENCE, "the scheduler ends", || {
+            self.0.try_wait().is_ok_and(|ended| ended.is_some())
+        });
+    }
+}
 
 impl Drop for FormerScheduler {
     fn drop(&mut self) {

@@ -220,6 +220,25 @@ fn a_leader_that_was_killed_is_soon_followed() {
     );
 }
 
+#[test]
+fn a_leader_that_is_stopped_in_order_is_followed_at_once() {
+    let mut cluster = Cluster::bare();
+    // Longer than the test waits, so only the release ends it.
+    cluster.lease_duration = "3600";
+    cluster.add_node("node-1", &apportion_tests::cards(1));
+    cluster.start_scheduler();
+    cluster.await_leader();
+    let leader = cluster.leave_scheduler();
+    cluster.start_scheduler();
+    eventually(PATIENCE, "the other waits", || {
+        cluster
+            .whole_log()
+            .contains("Another scheduler holds the lease")
+    });
+    leader.end();
+    cluster.await_leader();
+}
+
 /// How often leases were read, by the API server's own count.
 fn reads_of_leases(cluster: &Cluster) -> f64 {
     let metrics = cluster.plane.kubectl(&["get", "--raw", "/metrics"]);

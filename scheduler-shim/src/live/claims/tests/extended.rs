@@ -208,6 +208,11 @@ fn the_claim_of_a_pod_that_is_gone_has_its_devices_until_it_is_deleted() {
     let shown_late = std::mem::take(&mut cluster.claim_events);
     cluster.create_extended(WHOLE);
     cluster.deliver_all();
+    // A list from before the claims were made.
+    cluster.deliver(SchedulerEvent::Listed(
+        "ResourceClaim".to_owned(),
+        Vec::new(),
+    ));
     cluster.decide();
     let [SchedulerEffect::ReleaseClaims { pod, .. }] = cluster.attachments.as_slice() else {
         panic!("a device was given again: {:?}", cluster.attachments);
