@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use apportion_abi::Bytes;
@@ -19,6 +19,7 @@ mod agents;
 mod bind_times;
 mod cluster;
 mod cpu_time;
+mod idle_costs;
 mod kubectl;
 mod kubelet;
 mod latency;
@@ -31,6 +32,7 @@ mod stand_in_ledger;
 
 use cluster::BenchCluster;
 use cpu_time::CpuTime;
+use idle_costs::IdleCosts;
 use objects::BenchPodRequest;
 use percentiles::LatencyPercentiles;
 use requests::RequestCounts;
@@ -58,7 +60,7 @@ struct ApiBenchArguments {
     /// Delay of every byte between the scheduler and the API server, each way
     #[arg(long, default_value_t = 0, value_name = "MILLISECONDS")]
     delay: u64,
-    /// Seconds for which the cost of an idle cluster is measured
+    /// Seconds of each of the windows in which the cost of an idle cluster is measured, without and with the scheduler
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     idle: u64,
     /// Kill the leader while another scheduler waits
@@ -86,10 +88,14 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         .enable_all()
         .build()?;
     println!("{}", surroundings(arguments));
-    let alone = match arguments.idle {
-        0 => Vec::new(),
-        seconds => alone(&plane, Duration::from_secs(seconds)),
-    };
+    let mut alone = IdleCosts::default();
+    if arguments.idle > 0 {
+        let [etcd, apiserver] = plane.processes();
+        let processes = [("kube-apiserver", apiserver), ("etcd", etcd)];
+        alone = IdleCosts::measure(Duration::from_secs(arguments.idle), &processes);
+        println!("the control plane alone, parts of a processor:");
+        alone.print(None);
+    }
     let cluster = runtime.block_on(BenchCluster::make(&plane, arguments.nodes, arguments.cards))?;
     let delay = Duration::from_millis(arguments.delay);
     let kubeconfig = match arguments.delay {
@@ -108,7 +114,9 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
             ("etcd", etcd),
             ("agents and clients", own),
         ]
-        .map(|(name, process)| (name, CpuTime::of(process)))
+    };
+    let usage = |scheduler: &SchedulerProcess| {
+        processes(scheduler).map(|(name, process)| (name, CpuTime::of(process)))
     };
 
     let times = runtime.block_on(one_by_one(&cluster, arguments.first))?;
@@ -117,7 +125,7 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         LatencyPercentiles::of(times)
     );
 
-    let before = processes(&scheduler);
+    let before = usage(&scheduler);
     let whole_cards = arguments.reclaim > 0;
     let count = if whole_cards {
         arguments.nodes * arguments.cards
@@ -125,7 +133,7 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         arguments.pods
     };
     let (times, whole) = runtime.block_on(at_once(&cluster, count, whole_cards))?;
-    let after = processes(&scheduler);
+    let after = usage(&scheduler);
     println!(
         "{count} pods at once, created to bound: all in {:.1} s (60 s), each in {}",
         whole.as_secs_f64(),
@@ -143,23 +151,16 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
     }
     kubectl::measure(&kubeconfig)?;
     if arguments.idle > 0 {
-        let time = Duration::from_secs(arguments.idle);
-        // Let the work that the burst left behind finish first.
-        std::thread::sleep(Duration::from_secs(20));
-        let (before, asked) = (processes(&scheduler), RequestCounts::of(&plane));
-        std::thread::sleep(time);
+        let window = Duration::from_secs(arguments.idle);
+        let asked = RequestCounts::of(&plane);
+        let begun = Instant::now();
+        let idle = IdleCosts::measure(window, &processes(&scheduler));
+        let minutes = begun.elapsed().as_secs_f64() / 60.0;
         println!("nothing to do, parts of a processor (0.015 for the API server):");
-        for ((name, before), (_, after)) in before.iter().zip(&processes(&scheduler)) {
-            let part = after.since(before).part_of(time);
-            let own = alone.iter().find(|(of, _)| of == name);
-            let more = own.map_or_else(String::new, |(_, own)| {
-                format!(", {:.3} more than alone", part - own)
-            });
-            println!("  {name}: {part:.3}{more}");
-        }
+        idle.print(Some(&alone));
         println!("what the API server was asked meanwhile, each minute:");
         for (name, count) in RequestCounts::of(&plane).since(&asked) {
-            println!("  {name}: {:.1}", count * 60.0 / time.as_secs_f64());
+            println!("  {name}: {:.1}", count / minutes);
         }
     }
     if arguments.failover {
@@ -176,26 +177,6 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         scheduler = next;
     }
     scheduler.stop(&plane)
-}
-
-/// The cost of the control plane without a scheduler, which is not ours.
-fn alone(plane: &ControlPlane, time: Duration) -> Vec<(&'static str, f64)> {
-    // It first creates its own objects.
-    std::thread::sleep(Duration::from_secs(20));
-    let usage = || plane.processes().map(CpuTime::of);
-    let before = usage();
-    std::thread::sleep(time);
-    let mut parts = Vec::new();
-    for ((name, before), after) in ["etcd", "kube-apiserver"]
-        .into_iter()
-        .zip(before)
-        .zip(usage())
-    {
-        let part = after.since(&before).part_of(time);
-        println!("{name} alone: {part:.3} of a processor");
-        parts.push((name, part));
-    }
-    parts
 }
 
 /// Pods that reclaim cards. Any further eviction is a bug, on a busy machine too.
