@@ -57,7 +57,7 @@ mod watch;
 
 use agent_client::AgentConnector;
 use agent_workers::AgentWorkers;
-use event::{SchedulerEffect, SchedulerEvent};
+use event::{AgentRequest, SchedulerEffect, SchedulerEvent};
 use metrics::SchedulerMetrics;
 use model::ClusterModel;
 use query_server::SchedulerQuery;
@@ -392,33 +392,19 @@ impl Work {
     fn perform(&mut self, effects: Vec<SchedulerEffect>) {
         for effect in effects {
             debug!(?effect, "Effect");
-            if let SchedulerEffect::Allocate { pod, .. } | SchedulerEffect::Bind { pod, .. } =
-                &effect
+            if let SchedulerEffect::Bind { pod, .. }
+            | SchedulerEffect::AskAgent {
+                request: AgentRequest::Allocate { pod, .. },
+                ..
+            } = &effect
             {
                 self.decided
                     .entry(pod.uid.clone())
                     .or_insert_with(Instant::now);
             }
             match effect {
-                SchedulerEffect::Allocate { .. }
-                | SchedulerEffect::Commit { .. }
-                | SchedulerEffect::Resize { .. }
-                | SchedulerEffect::Release { .. } => {
-                    self.nodes.perform(effect);
-                }
-                SchedulerEffect::Bind { .. }
-                | SchedulerEffect::WriteAllocated { .. }
-                | SchedulerEffect::Evict(_)
-                | SchedulerEffect::DeleteClaim { .. }
-                | SchedulerEffect::ReserveClaims { .. }
-                | SchedulerEffect::ReleaseClaims { .. }
-                | SchedulerEffect::PublishEvent { .. }
-                | SchedulerEffect::WriteStatus(_)
-                | SchedulerEffect::WriteReadiness { .. }
-                | SchedulerEffect::Group(_)
-                | SchedulerEffect::StoreUsageHistory(_) => {
-                    self.api.perform(effect);
-                }
+                SchedulerEffect::AskAgent { node, request } => self.nodes.send(&node, request),
+                effect => self.api.perform(effect),
             }
         }
     }

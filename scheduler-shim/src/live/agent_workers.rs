@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 
 use super::agent_client::{AgentConnector, AgentEndpoint, status_text};
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
-use super::event::{SchedulerEffect, SchedulerEvent};
+use super::event::{AgentRequest, SchedulerEvent};
 use super::heartbeats;
 use apportion_model::cards::CardShare;
 
@@ -51,7 +51,7 @@ pub(crate) struct AgentWorkers {
 struct AgentWorker {
     address: String,
     /// Boxed: a channel allocates room for many messages at once, and there is one channel per node.
-    requests: UnboundedSender<Box<SchedulerEffect>>,
+    requests: UnboundedSender<Box<AgentRequest>>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -157,36 +157,19 @@ impl AgentWorkers {
     }
 
     /// Queues a request to a node's agent.
-    pub(crate) fn perform(&self, effect: SchedulerEffect) {
-        let link = match &effect {
-            SchedulerEffect::Allocate { node, .. }
-            | SchedulerEffect::Commit { node, .. }
-            | SchedulerEffect::Resize { node, .. }
-            | SchedulerEffect::Release { node, .. } => self.agents.get(node),
-            SchedulerEffect::Bind { .. }
-            | SchedulerEffect::WriteAllocated { .. }
-            | SchedulerEffect::Evict(_)
-            | SchedulerEffect::DeleteClaim { .. }
-            | SchedulerEffect::ReserveClaims { .. }
-            | SchedulerEffect::ReleaseClaims { .. }
-            | SchedulerEffect::WriteStatus(_)
-            | SchedulerEffect::PublishEvent { .. }
-            | SchedulerEffect::WriteReadiness { .. }
-            | SchedulerEffect::Group(_)
-            | SchedulerEffect::StoreUsageHistory(_) => None,
-        };
-        let unsent = match link {
-            Some(link) => link
+    pub(crate) fn send(&self, node: &str, request: AgentRequest) {
+        let unsent = match self.agents.get(node) {
+            Some(worker) => worker
                 .requests
-                .send(Box::new(effect))
+                .send(Box::new(request))
                 .err()
                 .map(|error| *error.0),
-            None => Some(effect),
+            None => Some(request),
         };
         let why = || "the node no longer has an agent".to_owned();
         let answer = match unsent {
-            Some(SchedulerEffect::Allocate { pod, .. }) => SchedulerEvent::Refused(pod, why()),
-            Some(SchedulerEffect::Resize { pod, .. }) => SchedulerEvent::NotResized(pod, why()),
+            Some(AgentRequest::Allocate { pod, .. }) => SchedulerEvent::Refused(pod, why()),
+            Some(AgentRequest::Resize { pod, .. }) => SchedulerEvent::NotResized(pod, why()),
             _ => return,
         };
         let _ = self.events.send(answer);
@@ -350,7 +333,7 @@ fn agent_allocation(allocation: v1::Allocation) -> AgentAllocation {
 /// Sends requests one after the other.
 async fn send_requests(
     to: Arc<AgentEndpoint>,
-    mut requests: UnboundedReceiver<Box<SchedulerEffect>>,
+    mut requests: UnboundedReceiver<Box<AgentRequest>>,
     events: UnboundedSender<SchedulerEvent>,
 ) {
     while let Some(request) = requests.recv().await {
@@ -362,10 +345,10 @@ async fn send_requests(
             to.disconnect().await;
         }
         match (*request, done) {
-            (SchedulerEffect::Allocate { pod, .. }, done) => {
+            (AgentRequest::Allocate { pod, .. }, done) => {
                 let _ = events.send(answer(pod, done));
             }
-            (SchedulerEffect::Resize { pod, .. }, done) => {
+            (AgentRequest::Resize { pod, .. }, done) => {
                 let _ = events.send(resize_answer(pod, done));
             }
             (request, Err(problem)) => warn!(?request, problem, "Agent request failed"),

@@ -335,10 +335,7 @@ impl ApiWriter {
                 self.report_readiness(&node, &version, is).await;
                 None
             }
-            SchedulerEffect::Allocate { .. }
-            | SchedulerEffect::Commit { .. }
-            | SchedulerEffect::Release { .. }
-            | SchedulerEffect::Resize { .. }
+            SchedulerEffect::AskAgent { .. }
             | SchedulerEffect::ReserveClaims { .. }
             | SchedulerEffect::Group(_) => None,
         };

@@ -101,34 +101,10 @@ pub(crate) struct StatusUpdate {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SchedulerEffect {
-    /// Reserve shares for a pod at a node's agent; the answer is an event.
-    Allocate {
+    /// Send a request to the agent of a node.
+    AskAgent {
         node: String,
-        pod: PodRef,
-        /// The cards and how many bytes of each.
-        shares: Vec<CardShare>,
-        /// What it is worth beside others that burst.
-        terms: BurstTerms,
-        /// After how long without a CUDA call its programs are suspended, if ever.
-        idle_after: Option<Duration>,
-    },
-    /// Tie an allocation to its pod.
-    Commit {
-        node: String,
-        id: String,
-        pod: PodRef,
-    },
-    Release {
-        node: String,
-        id: String,
-    },
-    /// Change the size of a running pod at its node's agent; the answer is an event.
-    Resize {
-        node: String,
-        id: String,
-        pod: PodRef,
-        /// Its cards and how many bytes of each.
-        shares: Vec<CardShare>,
+        request: AgentRequest,
     },
     /// Write on a running pod what it has now; the answer is an event.
     WriteAllocated {
@@ -193,6 +169,46 @@ pub(crate) enum SchedulerEffect {
     Group(GroupWrite),
     /// Store the usage history.
     StoreUsageHistory(String),
+}
+
+/// What the scheduler asks an agent to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AgentRequest {
+    /// Reserve shares for a pod; the answer is an event.
+    Allocate {
+        pod: PodRef,
+        /// The cards and how many bytes of each.
+        shares: Vec<CardShare>,
+        /// What it is worth beside others that burst.
+        terms: BurstTerms,
+        /// After how long without a CUDA call its programs are suspended, if ever.
+        idle_after: Option<Duration>,
+    },
+    /// Tie an allocation to its pod.
+    Commit {
+        id: String,
+        pod: PodRef,
+    },
+    Release {
+        id: String,
+    },
+    /// Change the size of a running pod; the answer is an event.
+    Resize {
+        id: String,
+        pod: PodRef,
+        /// Its cards and how many bytes of each.
+        shares: Vec<CardShare>,
+    },
+}
+
+impl AgentRequest {
+    /// The effect that sends this to the agent of a node.
+    pub(crate) fn to(self, node: String) -> SchedulerEffect {
+        SchedulerEffect::AskAgent {
+            node,
+            request: self,
+        }
+    }
 }
 
 /// What the scheduler writes about an agent.

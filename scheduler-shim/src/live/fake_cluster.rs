@@ -10,7 +10,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
-use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent, StatusUpdate};
+use super::event::{
+    AgentRequest, PodEventReason, PodRef, SchedulerEffect, SchedulerEvent, StatusUpdate,
+};
 use super::model::ClusterModel;
 use apportion_abi::names::{
     ANNOTATION_ALLOCATED, ANNOTATION_BURST, ANNOTATION_FRACTION_LIMIT, RESOURCE_SLOT,
@@ -54,7 +56,7 @@ struct FakeAgent {
     lent: BTreeMap<String, u64>,
     /// The pods that it was asked for.
     asked: Vec<String>,
-    effects: VecDeque<SchedulerEffect>,
+    requests: VecDeque<AgentRequest>,
 }
 
 struct FakeCluster {
@@ -102,6 +104,14 @@ fn queue(name: &str, quota: i64) -> Value {
         "spec": {"resources": {"gpu": cards, "cpu": any, "memory": any}}})
 }
 
+/// The requests to agents among effects.
+fn agent_requests(effects: &[SchedulerEffect]) -> impl Iterator<Item = &AgentRequest> {
+    effects.iter().filter_map(|effect| match effect {
+        SchedulerEffect::AskAgent { request, .. } => Some(request),
+        _ => None,
+    })
+}
+
 impl FakeCluster {
     fn new() -> Self {
         Self::with_queues(vec![queue("default-queue", -1)])
@@ -141,7 +151,7 @@ impl FakeCluster {
         self.api.clear();
         self.agents
             .values_mut()
-            .for_each(|agent| agent.effects.clear());
+            .for_each(|agent| agent.requests.clear());
         let node = |name: &&str| {
             let allocatable =
                 json!({"cpu": "64", "memory": "64Gi", "pods": "100", RESOURCE_SLOT: "100"});
@@ -216,12 +226,9 @@ impl FakeCluster {
     fn queue(&mut self, effects: Vec<SchedulerEffect>) {
         for effect in effects {
             match &effect {
-                SchedulerEffect::Allocate { node, .. }
-                | SchedulerEffect::Commit { node, .. }
-                | SchedulerEffect::Resize { node, .. }
-                | SchedulerEffect::Release { node, .. } => {
+                SchedulerEffect::AskAgent { node, request } => {
                     let agent = self.agents.get_mut(node).expect("the node is there");
-                    agent.effects.push_back(effect);
+                    agent.requests.push_back(request.clone());
                 }
                 SchedulerEffect::Bind { .. } | SchedulerEffect::WriteAllocated { .. } => {
                     self.api.push(effect);
@@ -281,19 +288,32 @@ impl FakeCluster {
             .push_back(SchedulerEvent::Listed(kind.to_owned(), all));
     }
 
+    /// All agents lose their ledgers. Returns what they are asked for after that.
+    fn lose_ledgers(&mut self) -> Vec<AgentRequest> {
+        for node in NODES {
+            self.deliver(SchedulerEvent::AgentLost(node.to_owned()));
+            let agent = self.agents.get_mut(node).expect("it is there");
+            agent.held.clear();
+            self.show(node);
+        }
+        self.deliver_all();
+        let requests = self.agents.values().flat_map(|agent| &agent.requests);
+        requests.cloned().collect()
+    }
+
     /// The agent of a node crashes: pending requests are lost, its ledger stays.
     fn crash_agent(&mut self, node: &str) {
         let agent = self.agents.get_mut(node).expect("it is there");
-        for effect in std::mem::take(&mut agent.effects) {
+        for request in std::mem::take(&mut agent.requests) {
             let why = "the agent is away".to_owned();
-            match effect {
-                SchedulerEffect::Allocate { pod, .. } => {
+            match request {
+                AgentRequest::Allocate { pod, .. } => {
                     self.events.push_back(SchedulerEvent::Refused(pod, why));
                 }
-                SchedulerEffect::Resize { pod, .. } => {
+                AgentRequest::Resize { pod, .. } => {
                     self.events.push_back(SchedulerEvent::NotResized(pod, why));
                 }
-                _ => {}
+                AgentRequest::Commit { .. } | AgentRequest::Release { .. } => {}
             }
         }
         self.events
@@ -388,7 +408,7 @@ impl FakeCluster {
         while !self.is_still() {
             self.deliver_all();
             for node in NODES {
-                while !self.agents[node].effects.is_empty() {
+                while !self.agents[node].requests.is_empty() {
                     self.agent_effect(node, false);
                 }
             }
@@ -406,7 +426,7 @@ impl FakeCluster {
         self.events.is_empty()
             && self.api.is_empty()
             && self.ending.is_empty()
-            && !self.agents.values().any(|agent| !agent.effects.is_empty())
+            && !self.agents.values().any(|agent| !agent.requests.is_empty())
     }
 
     fn is_bound(pod: &FakePod) -> bool {

@@ -15,7 +15,7 @@ use super::agents::{AgentStatus, TrackedAgents};
 use super::back_off::BackOff;
 use super::burst_refusals::BurstRefusals;
 use super::claims::{self, AssumedClaims};
-use super::event::{PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
+use super::event::{AgentRequest, PodEventReason, PodRef, SchedulerEffect, SchedulerEvent};
 use super::grouper::PodGrouper;
 use super::heartbeats::{self, AgentHeartbeats};
 use super::nominations::WrittenNominations;
@@ -345,7 +345,7 @@ impl ClusterModel {
         self.resizes.gone(uid);
         let BindOutcome { mut effects, .. } = self.pending_binds.gone(uid);
         for (node, held) in self.agents.of_pod(uid) {
-            let release = SchedulerEffect::Release { node, id: held.id };
+            let release = AgentRequest::Release { id: held.id }.to(node);
             if held.stage != super::agents::AgentAllocationState::Draining
                 && !effects.contains(&release)
             {

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::claims::ReservedClaim;
-use super::event::{PodRef, SchedulerEffect};
+use super::event::{AgentRequest, PodRef, SchedulerEffect};
 
 mod pending_bind;
 
@@ -174,7 +174,7 @@ impl PendingBinds {
             BindStage::Withdrawn(_) => {
                 let node = start.node.clone();
                 self.answered(uid, |open| open.agent = false);
-                vec![SchedulerEffect::Release { node, id }]
+                vec![AgentRequest::Release { id }.to(node)]
             }
             BindStage::Attaching
             | BindStage::Attached
@@ -220,7 +220,7 @@ impl PendingBinds {
         let id = id.take();
         start.stage = BindStage::Bound;
         let (node, pod) = (start.node.clone(), start.pod.clone());
-        let commit = id.map(|id| SchedulerEffect::Commit { node, id, pod });
+        let commit = id.map(|id| AgentRequest::Commit { id, pod }.to(node));
         commit.into_iter().chain([start.bound_event()]).collect()
     }
 
@@ -337,13 +337,13 @@ impl PendingBinds {
                 continue;
             }
             start.stage = BindStage::Asked;
-            effects.push(SchedulerEffect::Allocate {
-                node: start.node.clone(),
+            let request = AgentRequest::Allocate {
                 pod: start.pod.clone(),
                 shares: start.cards.clone(),
                 terms: start.terms,
                 idle_after: start.idle_after,
-            });
+            };
+            effects.push(request.to(start.node.clone()));
         }
         effects.extend(self.bind_if_all_accepted(unit));
         effects

@@ -12,7 +12,7 @@ use apportion_policy::cluster::TaskGpuRequest;
 
 use super::agents::{AgentAllocation, AgentAllocationState, AgentStatus};
 use super::card_assignment;
-use super::event::{PodRef, SchedulerEffect};
+use super::event::{AgentRequest, PodRef, SchedulerEffect};
 use super::model::ClusterModel;
 use apportion_model::burst_terms;
 use apportion_model::cards::CardShare;
@@ -62,14 +62,14 @@ impl ClusterModel {
         let Some((pod, read)) = pod.zip(read) else {
             // Only a committed allocation is certainly for a pod.
             let is_ours = held.stage == AgentAllocationState::Allocated;
-            return is_ours.then_some(SchedulerEffect::Release { node, id });
+            return is_ours.then_some(AgentRequest::Release { id }.to(node));
         };
         let is_here = read.is_on(&node);
         match held.stage {
             AgentAllocationState::Draining => None,
             AgentAllocationState::Reserved if is_here => {
                 let pod = pod.clone();
-                Some(SchedulerEffect::Commit { node, id, pod })
+                Some(AgentRequest::Commit { id, pod }.to(node))
             }
             AgentAllocationState::Allocated if is_here => None,
             _ if self
@@ -80,7 +80,7 @@ impl ClusterModel {
                 None
             }
             AgentAllocationState::Reserved | AgentAllocationState::Allocated => {
-                Some(SchedulerEffect::Release { node, id })
+                Some(AgentRequest::Release { id }.to(node))
             }
         }
     }
@@ -117,13 +117,13 @@ impl ClusterModel {
             self.adopted.insert(pod.uid.clone(), now);
             let node = node.to_owned();
             let terms = self.terms_of(object, read, &shares);
-            effects.push(SchedulerEffect::Allocate {
-                node,
+            let request = AgentRequest::Allocate {
                 pod,
                 shares,
                 terms,
                 idle_after: requests::idle_time(object),
-            });
+            };
+            effects.push(request.to(node));
         }
         effects
     }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus, TrackedAgent};
 use super::card_assignment;
-use super::event::SchedulerEffect;
+use super::event::{AgentRequest, SchedulerEffect};
 use super::model::ClusterModel;
 use apportion_model::admission::{TAKES_CARDS, TAKES_SHARES};
 use apportion_model::cards::{self, CardInventory, CardShare, ForeignHolding, add_strangers};
@@ -292,7 +292,10 @@ impl ClusterModel {
         let is_released = || {
             matches!(
                 self.settle(node, held),
-                Some(SchedulerEffect::Release { .. })
+                Some(SchedulerEffect::AskAgent {
+                    request: AgentRequest::Release { .. },
+                    ..
+                })
             )
         };
         held.stage == AgentAllocationState::Draining || is_released()

@@ -6,7 +6,7 @@ use apportion_abi::BurstTerms;
 use apportion_proto::v1::{self, allocate_reply, holder::Kind, resize_reply};
 
 use super::super::agent_client::{AgentEndpoint, FencedAgentClient, status_text};
-use super::super::event::{PodRef, SchedulerEffect, SchedulerEvent};
+use super::super::event::{AgentRequest, PodRef, SchedulerEvent};
 use apportion_model::cards::CardShare;
 
 /// How long a reservation waits for its pod to be bound: longer than the API server may take.
@@ -54,18 +54,17 @@ fn empty_answer() -> AgentRefusal {
     }
 }
 
-pub(super) async fn send_request(to: &AgentEndpoint, request: &SchedulerEffect) -> AgentAnswer {
+pub(super) async fn send_request(to: &AgentEndpoint, request: &AgentRequest) -> AgentAnswer {
     let agent = &mut to.client().await?;
     let done = match request {
-        SchedulerEffect::Allocate {
+        AgentRequest::Allocate {
             pod,
             shares,
             terms,
             idle_after,
-            ..
         } => return allocate(agent, pod, shares, (*terms, *idle_after)).await,
-        SchedulerEffect::Resize { id, shares, .. } => return resize(agent, id, shares).await,
-        SchedulerEffect::Commit { id, pod, .. } => {
+        AgentRequest::Resize { id, shares, .. } => return resize(agent, id, shares).await,
+        AgentRequest::Commit { id, pod } => {
             let kind = Some(Kind::PodUid(pod.uid.clone()));
             let holder = Some(v1::Holder { kind });
             let id = id.clone();
@@ -74,21 +73,10 @@ pub(super) async fn send_request(to: &AgentEndpoint, request: &SchedulerEffect) 
                 .await
                 .map(|_| ())
         }
-        SchedulerEffect::Release { id, .. } => {
+        AgentRequest::Release { id } => {
             let id = id.clone();
             agent.release(v1::ReleaseRequest { id }).await.map(|_| ())
         }
-        SchedulerEffect::Bind { .. }
-        | SchedulerEffect::WriteAllocated { .. }
-        | SchedulerEffect::Evict(_)
-        | SchedulerEffect::DeleteClaim { .. }
-        | SchedulerEffect::ReserveClaims { .. }
-        | SchedulerEffect::ReleaseClaims { .. }
-        | SchedulerEffect::WriteStatus(_)
-        | SchedulerEffect::PublishEvent { .. }
-        | SchedulerEffect::WriteReadiness { .. }
-        | SchedulerEffect::Group(_)
-        | SchedulerEffect::StoreUsageHistory(_) => Ok(()),
     };
     done.map(|()| Ok(String::new()))
         .map_err(|status| status_text(&status))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    AgentAllocation, AgentAllocationState, CARD, FakeAgent, FakeCluster, PodRef, SchedulerEffect,
+    AgentAllocation, AgentAllocationState, AgentRequest, CARD, FakeAgent, FakeCluster, PodRef,
     SchedulerEvent,
 };
 use apportion_model::cards::CardShare;
@@ -79,11 +79,11 @@ impl FakeCluster {
     /// A node's agent answers its next request. With `fails`, the answer is lost.
     pub(super) fn agent_effect(&mut self, node: &str, fails: bool) {
         let agent = self.agents.get_mut(node).expect("it is there");
-        let Some(effect) = agent.effects.pop_front() else {
+        let Some(request) = agent.requests.pop_front() else {
             return;
         };
-        match effect {
-            SchedulerEffect::Allocate { pod, shares, .. } => {
+        match request {
+            AgentRequest::Allocate { pod, shares, .. } => {
                 agent.asked.push(pod.name.clone());
                 let percent = self.overcommit_percent.unwrap_or(10_000);
                 let over = agent.over_limits(&pod, &shares, percent);
@@ -110,17 +110,13 @@ impl FakeCluster {
                     Err(why) => SchedulerEvent::Refused(pod, why),
                 });
             }
-            SchedulerEffect::Commit { id, .. } if !fails => {
+            AgentRequest::Commit { id, .. } if !fails => {
                 for (held, _) in agent.held.iter_mut().filter(|(held, _)| held.id == id) {
                     held.stage = AgentAllocationState::Allocated;
                 }
             }
-            SchedulerEffect::Release { id, .. } if !fails => {
-                agent.held.retain(|(held, _)| held.id != id)
-            }
-            SchedulerEffect::Resize {
-                id, pod, shares, ..
-            } => {
+            AgentRequest::Release { id } if !fails => agent.held.retain(|(held, _)| held.id != id),
+            AgentRequest::Resize { id, pod, shares } => {
                 let answer = agent.resize(&id, shares);
                 let answer = if fails {
                     Err("lost".to_owned())
@@ -132,7 +128,7 @@ impl FakeCluster {
                     Err(why) => SchedulerEvent::NotResized(pod, why),
                 });
             }
-            _ => {}
+            AgentRequest::Commit { .. } | AgentRequest::Release { .. } => {}
         }
         self.show(node);
     }

@@ -8,7 +8,7 @@ impl FakeCluster {
         self.decide();
         while !self.is_still() {
             for node in NODES {
-                while !self.agents[node].effects.is_empty() {
+                while !self.agents[node].requests.is_empty() {
                     self.agent_effect(node, false);
                 }
             }
@@ -29,9 +29,9 @@ impl FakeCluster {
 
     /// How many allocations agents are asked for.
     fn allocations(&self) -> usize {
-        let asked = self.agents.values().flat_map(|agent| &agent.effects);
+        let asked = self.agents.values().flat_map(|agent| &agent.requests);
         asked
-            .filter(|effect| matches!(effect, SchedulerEffect::Allocate { .. }))
+            .filter(|request| matches!(request, AgentRequest::Allocate { .. }))
             .count()
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use apportion_abi::names::ANNOTATION_IDLE;
 
-use super::{FakeCluster, FakePod, NODES, SchedulerEffect, SchedulerEvent};
+use super::{AgentRequest, FakeCluster, FakePod, SchedulerEvent, agent_requests};
 
 impl FakeCluster {
     /// Creates a pod with a share, or with a whole card, and this annotation.
@@ -23,18 +23,14 @@ impl FakeCluster {
             }
         }
     }
-
-    fn hear(&mut self) {
-        self.deliver_all();
-    }
 }
 
 /// The times with which agents are asked for pods, by name of the pod.
 fn times<'a>(
-    effects: impl IntoIterator<Item = &'a SchedulerEffect>,
+    requests: impl IntoIterator<Item = &'a AgentRequest>,
 ) -> Vec<(String, Option<Duration>)> {
-    let asked = effects.into_iter().filter_map(|effect| match effect {
-        SchedulerEffect::Allocate {
+    let asked = requests.into_iter().filter_map(|request| match request {
+        AgentRequest::Allocate {
             pod, idle_after, ..
         } => Some((pod.name.clone(), *idle_after)),
         _ => None,
@@ -50,27 +46,20 @@ fn a_pod_with_a_share_is_proposed_with_its_idle_time() {
     world.create_idle(30, "10m");
     world.create_idle(30, "soon");
     world.create(30, false);
-    world.hear();
+    world.deliver_all();
     let effects = world.model.decide(world.now);
     let idle = ("p1".to_owned(), Some(Duration::from_secs(600)));
     let [nonsense, usual] = ["p2", "p3"].map(|name| (name.to_owned(), None));
     assert_eq!(
-        times(&effects),
+        times(agent_requests(&effects)),
         [idle.clone(), nonsense.clone(), usual.clone()]
     );
     world.queue(effects);
     world.settle();
 
-    for node in NODES {
-        world.deliver(SchedulerEvent::AgentLost(node.to_owned()));
-        let agent = world.agents.get_mut(node).expect("it is there");
-        agent.held.clear();
-        world.show(node);
-    }
-    world.hear();
-    let asked = world.agents.values().flat_map(|agent| &agent.effects);
+    let asked = world.lose_ledgers();
     assert_eq!(
-        times(asked),
+        times(&asked),
         [idle, nonsense, usual],
         "an agent that lost its ledger is told again"
     );

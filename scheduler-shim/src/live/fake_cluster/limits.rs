@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use apportion_abi::names::ANNOTATION_BURST;
 use proptest::prelude::*;
 
-use super::{CARD, CARDS, FakeAgent, FakeCluster, FakePod, NODES, PodRef, SchedulerEffect, uuid};
+use super::{
+    AgentRequest, CARD, CARDS, FakeAgent, FakeCluster, FakePod, NODES, PodRef, agent_requests, uuid,
+};
 use apportion_model::cards::CardShare;
 
 impl FakeAgent {
@@ -78,8 +80,8 @@ impl FakeCluster {
     pub(super) fn round(&mut self) -> usize {
         self.deliver_all();
         let effects = self.model.decide(self.now);
-        let asked = effects.iter();
-        let asked = asked.filter(|effect| matches!(effect, SchedulerEffect::Allocate { .. }));
+        let asked = agent_requests(&effects);
+        let asked = asked.filter(|request| matches!(request, AgentRequest::Allocate { .. }));
         let asked = asked.count();
         self.queue(effects);
         self.finish();

@@ -450,9 +450,8 @@ fn a_pod_keeps_what_it_got_until_its_agent_has_changed_it() {
         world.deliver_all();
         let effects = world.model.decide(world.now);
         assert!(
-            !effects
-                .iter()
-                .any(|effect| matches!(effect, SchedulerEffect::Allocate { .. })),
+            !agent_requests(&effects)
+                .any(|request| matches!(request, AgentRequest::Allocate { .. })),
             "{effects:?}"
         );
         world.queue(effects);

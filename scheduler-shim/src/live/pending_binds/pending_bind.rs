@@ -8,7 +8,7 @@ use apportion_model::pod_zones::ZonesOfPod;
 use apportion_model::volumes::VolumeBinding;
 
 use crate::live::claims::{ClaimReservation, ReservedClaim};
-use crate::live::event::{PodEventReason, PodRef, SchedulerEffect};
+use crate::live::event::{AgentRequest, PodEventReason, PodRef, SchedulerEffect};
 use crate::live::grouper::GroupMembership;
 
 /// The stage of a bind.
@@ -147,6 +147,6 @@ impl PendingBind {
             return None;
         };
         let (node, id) = (self.node.clone(), id.clone());
-        Some(SchedulerEffect::Release { node, id })
+        Some(AgentRequest::Release { id }.to(node))
     }
 }

@@ -33,9 +33,12 @@ fn kinds(effects: &[SchedulerEffect]) -> Vec<String> {
     let kind = |effect: &SchedulerEffect| match effect {
         SchedulerEffect::ReserveClaims { pod, .. } => format!("reserve {}", pod.name),
         SchedulerEffect::ReleaseClaims { pod, .. } => format!("release {}", pod.name),
-        SchedulerEffect::Allocate { pod, .. } => format!("ask {}", pod.name),
+        SchedulerEffect::AskAgent { request, .. } => match request {
+            AgentRequest::Allocate { pod, .. } => format!("ask {}", pod.name),
+            AgentRequest::Release { id } => format!("give back {id}"),
+            other => format!("{other:?}"),
+        },
         SchedulerEffect::Bind { pod, .. } => format!("bind {}", pod.name),
-        SchedulerEffect::Release { id, .. } => format!("give back {id}"),
         other => format!("{other:?}"),
     };
     effects.iter().map(kind).collect()
@@ -139,7 +142,7 @@ fn one_refusal_ends_a_unit_and_gives_back_what_was_accepted() {
     );
     let outcome = pending_binds.refused("b");
     let (node, id) = ("n".to_owned(), "1".to_owned());
-    assert_eq!(outcome.effects, [SchedulerEffect::Release { node, id }]);
+    assert_eq!(outcome.effects, [AgentRequest::Release { id }.to(node)]);
     let asked: Vec<String> = pending_binds
         .awaiting_agent("m")
         .into_iter()
@@ -148,6 +151,6 @@ fn one_refusal_ends_a_unit_and_gives_back_what_was_accepted() {
     assert_eq!(asked, ["c"], "it stays until its agent has answered");
     let released = pending_binds.accepted("c", "2".to_owned());
     let (node, id) = ("m".to_owned(), "2".to_owned());
-    assert_eq!(released, [SchedulerEffect::Release { node, id }]);
+    assert_eq!(released, [AgentRequest::Release { id }.to(node)]);
     assert!(pending_binds.all().next().is_none());
 }

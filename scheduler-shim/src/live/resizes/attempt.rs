@@ -13,7 +13,7 @@ use apportion_policy::cluster::{Cluster, TaskGpuRequest};
 use super::{FIRST, NewSize, PendingResize, ResizeRefusal, ResizeStage};
 use crate::live::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
 use crate::live::card_assignment;
-use crate::live::event::{PodRef, SchedulerEffect};
+use crate::live::event::{AgentRequest, PodRef, SchedulerEffect};
 use crate::live::model::ClusterModel;
 use crate::live::reconcile::with_limits;
 use apportion_model::cards::{self, CardShare};
@@ -78,12 +78,7 @@ impl ClusterModel {
                 ResizeStep::Ask { id, asked, size } => {
                     let (node, shares) = (size.node.clone(), asked);
                     known.stage = ResizeStage::Asked(size);
-                    effects.push(SchedulerEffect::Resize {
-                        node,
-                        id,
-                        pod,
-                        shares,
-                    });
+                    effects.push(AgentRequest::Resize { id, pod, shares }.to(node));
                 }
                 ResizeStep::Accept(size) => effects.extend(known.accept(size)),
                 ResizeStep::Refuse(refusal) => {
