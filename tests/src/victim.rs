@@ -113,6 +113,26 @@ impl VictimProcess {
         self.say(line).pop().expect("every step has an answer")
     }
 
+    /// Makes the program's first allocation, of this size, and writes a pattern into it.
+    ///
+    /// # Panics
+    /// If the allocation is refused.
+    #[track_caller]
+    pub fn fill(&mut self, size: &str) {
+        self.step(&format!("alloc {size}")).ok();
+        self.step(&format!("mark 0 {size}")).ok();
+    }
+
+    /// Checks each byte of what [`fill`](Self::fill) wrote.
+    ///
+    /// # Panics
+    /// If a byte has changed.
+    #[track_caller]
+    pub fn assert_intact(&mut self, size: &str) {
+        let changed = self.step(&format!("check 0 {size}")).value();
+        assert_eq!(changed, 0, "bytes have changed");
+    }
+
     /// Sends one line without waiting for an answer.
     ///
     /// # Panics

@@ -39,25 +39,15 @@ fn elastic(host: &TestHost, name: &str) -> VictimProcess {
     program
 }
 
-fn fill(program: &mut VictimProcess) {
-    program.step(&format!("alloc {HELD}")).ok();
-    program.step(&format!("mark 0 {HELD}")).ok();
-}
-
 /// One that uses 5900 MiB, and so 3900 MiB above its guarantee.
 fn bursting(host: &TestHost, name: &str) -> VictimProcess {
     let mut program = elastic(host, name);
-    fill(&mut program);
+    program.fill(HELD);
     program
 }
 
 fn newcomer(host: &TestHost) -> VictimProcess {
     host.victim(&["--gpu-memory", "6000", "--name", "newcomer"])
-}
-
-#[track_caller]
-fn is_intact(program: &mut VictimProcess) {
-    assert_eq!(program.step(&format!("check 0 {HELD}")).value(), 0);
 }
 
 fn named(host: &TestHost, name: &str) -> Value {
@@ -97,7 +87,7 @@ fn a_newcomer_gets_what_it_was_promised_and_the_sleeper_wakes_with_all_that_it_h
     let mut burster = bursting(&host, "burster");
     let begun = Instant::now();
     let mut newcomer = newcomer(&host);
-    fill(&mut newcomer);
+    newcomer.fill(HELD);
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     let sleeper = named(&host, "burster");
     assert_eq!(
@@ -119,7 +109,7 @@ fn a_newcomer_gets_what_it_was_promised_and_the_sleeper_wakes_with_all_that_it_h
     let asleep = of_sleepers("apportion_suspended_bytes");
     assert_eq!(asleep, Some(5900.0 * 1024.0 * 1024.0));
     thread::sleep(Duration::from_millis(1500));
-    is_intact(&mut newcomer);
+    newcomer.assert_intact(HELD);
     assert_eq!(
         named(&host, "burster")["suspension"],
         "suspended",
@@ -128,7 +118,7 @@ fn a_newcomer_gets_what_it_was_promised_and_the_sleeper_wakes_with_all_that_it_h
 
     assert!(newcomer.end().success());
     comes_to_be(&host, "burster", "running");
-    is_intact(&mut burster);
+    burster.assert_intact(HELD);
     burster.step("alloc 1000M").ok();
     assert!(host.high_water() <= CARD);
     assert_eq!(calls(&host, "suspended"), Some(1.0));
@@ -150,7 +140,7 @@ fn what_is_not_used_is_withdrawn_and_nobody_sleeps() {
     let held = elastic.step("alloc 6000M").value();
     elastic.step(&format!("free {held}")).ok();
     let mut newcomer = newcomer(&host);
-    fill(&mut newcomer);
+    newcomer.fill(HELD);
     assert_eq!(named(&host, "elastic")["suspension"], "running");
     eventually(PATIENCE, "the call is counted", || {
         calls(&host, "withdrawn") == Some(1.0)
@@ -169,7 +159,7 @@ fn without_the_option_the_newcomer_is_refused() {
         "{line}"
     );
     assert_eq!(named(&host, "burster")["suspension"], "running");
-    is_intact(&mut burster);
+    burster.assert_intact(HELD);
 }
 
 #[test]
@@ -221,7 +211,7 @@ fn a_host_without_room_refuses_the_newcomer_with_numbers() {
         line.contains("burster cannot be suspended: control group"),
         "{line}"
     );
-    is_intact(&mut burster);
+    burster.assert_intact(HELD);
 }
 
 #[test]
@@ -239,7 +229,7 @@ fn a_newcomer_that_is_not_served_by_the_deadline_is_refused_and_the_sleeper_wake
     assert!(line.contains("; it was not free after 2 s"), "{line}");
     assert_eq!(calls(&host, "refused"), Some(1.0));
     assert_eq!(named(&host, "burster")["suspension"], "suspending");
-    is_intact(&mut burster);
+    burster.assert_intact(HELD);
     comes_to_be(&host, "burster", "running");
     assert!(burster.end().success());
 }
@@ -254,20 +244,19 @@ fn those_who_burst_take_turns_and_a_client_can_take_over() {
         host.victim(&[&options[..], &["--name", name]].concat())
     };
     let (mut first, mut second) = (of("first"), of("second"));
-    fill(&mut first);
+    first.fill(HELD);
     let mut guest = host.victim(&["--gpu-memory", "4500", "--name", "guest"]);
     guest.step("start").ok();
-    second.step("alloc 4200M").ok();
-    second.step("mark 0 4200M").ok();
+    second.fill("4200M");
     let is_second_intact = |second: &mut VictimProcess| {
-        assert_eq!(second.step("check 0 4200M").value(), 0);
+        second.assert_intact("4200M");
     };
     assert_eq!(named(&host, "first")["suspension"], "suspended");
     assert!(guest.end().success());
     for _ in 0..2 {
         comes_to_be(&host, "first", "running");
         assert_eq!(named(&host, "second")["suspension"], "suspended");
-        is_intact(&mut first);
+        first.assert_intact(HELD);
         comes_to_be(&host, "second", "running");
         assert_eq!(named(&host, "first")["suspension"], "suspended");
         is_second_intact(&mut second);
@@ -282,7 +271,7 @@ fn those_who_burst_take_turns_and_a_client_can_take_over() {
     });
     assert_eq!(named(&host, "first")["suspension"], "suspended");
     let _ = CommandOutput::by(host.simulated("resume").arg("first")).well();
-    is_intact(&mut first);
+    first.assert_intact(HELD);
 }
 
 #[test]
@@ -290,21 +279,19 @@ fn a_sleeper_that_needs_what_other_sleepers_are_guaranteed_gets_its_turn() {
     let host = TestHost::new();
     let _agent = agent(&host);
     let mut large = elastic(&host, "large");
-    large.step("alloc 7500M").ok();
-    large.step("mark 0 7500M").ok();
+    large.fill("7500M");
     let mut small = ["one", "two"].map(|name| elastic(&host, name));
     comes_to_be(&host, "large", "suspended");
     for program in &mut small {
-        program.step("alloc 3000M").ok();
-        program.step("mark 0 3000M").ok();
+        program.fill("3000M");
     }
     // Beside the guarantees of the two there are 6000 MiB, and it needs 7800.
     for _ in 0..2 {
         comes_to_be(&host, "large", "running");
-        assert_eq!(large.step("check 0 7500M").value(), 0);
+        large.assert_intact("7500M");
         for (name, program) in ["one", "two"].iter().zip(&mut small) {
             comes_to_be(&host, name, "running");
-            assert_eq!(program.step("check 0 3000M").value(), 0);
+            program.assert_intact("3000M");
         }
     }
     assert!(host.high_water() <= CARD);
@@ -313,7 +300,7 @@ fn a_sleeper_that_needs_what_other_sleepers_are_guaranteed_gets_its_turn() {
     guest.step("alloc 3700M").ok();
     for (name, program) in ["one", "two"].iter().zip(&mut small) {
         comes_to_be(&host, name, "running");
-        assert_eq!(program.step("check 0 3000M").value(), 0);
+        program.assert_intact("3000M");
     }
     assert!(guest.end().success());
     comes_to_be(&host, "large", "running");
@@ -349,13 +336,13 @@ fn kills_of_the_newcomer_of_the_sleeper_and_of_the_agent_leave_nobody_asleep() {
             named(&host, "newcomer").is_null()
         });
         comes_to_be(&host, "burster", "running");
-        is_intact(&mut burster);
+        burster.assert_intact(HELD);
     }
     // A new agent knows nothing of moves that failed.
     agent_process.kill();
     agent_process = agent(&host);
     let mut guest = newcomer(&host);
-    fill(&mut guest);
+    guest.fill(HELD);
     comes_to_be(&host, "burster", "suspended");
     agent_process.kill();
     let _agent = agent(&host);
@@ -365,7 +352,7 @@ fn kills_of_the_newcomer_of_the_sleeper_and_of_the_agent_leave_nobody_asleep() {
     eventually(PATIENCE, "the sleeper is gone", || {
         named(&host, "burster").is_null()
     });
-    is_intact(&mut guest);
+    guest.assert_intact(HELD);
     assert!(guest.end().success());
     eventually(PATIENCE, "nothing is left", || {
         let top = host.top();
@@ -382,13 +369,13 @@ fn an_agent_that_starts_again_wakes_who_sleeps() {
     let agent_process = agent(&host);
     let mut burster = bursting(&host, "burster");
     let mut guest = newcomer(&host);
-    fill(&mut guest);
+    guest.fill(HELD);
     comes_to_be(&host, "burster", "suspended");
     agent_process.kill();
     assert!(guest.end().success());
     // Another agent suspends nobody, but wakes who sleeps.
     let _agent = agent_with(&host, &[]);
     comes_to_be(&host, "burster", "running");
-    is_intact(&mut burster);
+    burster.assert_intact(HELD);
     assert!(host.high_water() <= CARD);
 }

@@ -38,8 +38,7 @@ fn options(name: &str) -> Vec<&str> {
 }
 
 fn filled(mut program: VictimProcess) -> VictimProcess {
-    program.step(&format!("alloc {HELD}")).ok();
-    program.step(&format!("mark 0 {HELD}")).ok();
+    program.fill(HELD);
     program
 }
 
@@ -68,11 +67,6 @@ fn runs(host: &TestHost, name: &str) {
     eventually(PATIENCE, "it runs", || {
         named(host, name)["suspension"] == "running"
     });
-}
-
-#[track_caller]
-fn is_intact(program: &mut VictimProcess) {
-    assert_eq!(program.step(&format!("check 0 {HELD}")).value(), 0);
 }
 
 fn count(host: &TestHost, action: &str, result: &str) -> f64 {
@@ -113,7 +107,7 @@ fn an_idle_program_sleeps_and_another_one_gets_its_memory_until_it_is_called() {
     let newcomer = host.run(&["--gpu-memory", "4100"], &["true"]);
     let line = newcomer.fails_in_one_line(1);
     assert!(line.contains("held by"), "{line}");
-    is_intact(&mut train);
+    train.assert_intact(HELD);
     assert_eq!(host.used(), 5600 * MIB + CONTEXT, "only what train has");
     assert!(train.end().success());
     assert_eq!(server.finish().value(), 0, "all is as it was");
@@ -144,7 +138,7 @@ fn wakes_by_each_call(door: &str) {
         );
         runs(&host, "server");
     }
-    is_intact(&mut program);
+    program.assert_intact(HELD);
     assert_eq!(count(&host, "resume", "done"), 5.0);
 }
 
@@ -196,7 +190,7 @@ fn a_program_that_is_linked_with_the_driver_stays_awake_and_the_log_says_why() {
         log.contains("a library of it is linked with the driver"),
         "{log}"
     );
-    is_intact(&mut program);
+    program.assert_intact(HELD);
 }
 
 #[test]
@@ -237,8 +231,7 @@ fn sixty_four_processes_sleep_and_wake_together() {
     for _ in 0..CHILDREN {
         parent.step("spawn start alloc 10M").ok();
     }
-    parent.step("alloc 1000M").ok();
-    parent.step("mark 0 1000M").ok();
+    parent.fill("1000M");
     falls_asleep(&host, "family");
     assert_eq!(host.used(), 0);
     // One that starts now is not known to the driver, and its first call wakes all.
@@ -249,7 +242,7 @@ fn sixty_four_processes_sleep_and_wake_together() {
         host.used(),
         1000 * MIB + all * 10 * MIB + (all + 1) * 20 * MIB
     );
-    assert_eq!(parent.step("check 0 1000M").value(), 0);
+    parent.assert_intact("1000M");
 }
 
 #[test]
@@ -295,7 +288,7 @@ fn a_sleeper_that_is_killed_leaves_nothing_behind() {
         host.run(&["--gpu-memory", "4000"], &["true"]).code(),
         Some(0)
     );
-    is_intact(&mut train);
+    train.assert_intact(HELD);
 }
 
 #[test]
@@ -316,7 +309,7 @@ fn a_client_takes_an_idle_sleeper_over_and_wakes_it() {
     falls_asleep(&host, "server");
     let resumed = CommandOutput::by(host.simulated("resume").arg("server"));
     assert_eq!(resumed.well().out, "server: resumed\n");
-    is_intact(&mut program);
+    program.assert_intact(HELD);
 }
 
 #[test]
@@ -329,10 +322,10 @@ fn an_elastic_share_wakes_with_all_that_it_used_and_others_that_burst_sleep_for_
     let mut server = filled(host.victim(&[&elastic[..], &idle].concat()));
     falls_asleep(&host, "server");
     let mut other = filled(host.victim(&[&elastic[..], &["--name", "other"]].concat()));
-    is_intact(&mut server);
+    server.assert_intact(HELD);
     assert_eq!(named(&host, "other")["called_in"], true);
     // It is idle again soon, and the other one has its turn.
-    is_intact(&mut other);
+    other.assert_intact(HELD);
 }
 
 #[test]
@@ -411,7 +404,7 @@ fn a_call_that_crosses_a_suspension_returns() {
         // A long sleep, so that the next one comes as soon.
         falls_asleep(&host, "server");
         thread::sleep(IDLE);
-        is_intact(&mut program);
+        program.assert_intact(HELD);
     }
     assert_eq!(host.metric("apportion_offences_total", &[]), Some(0.0));
 }

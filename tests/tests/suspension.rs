@@ -17,14 +17,8 @@ const HELD: &str = "5600M";
 
 fn started(host: &TestHost, name: &str) -> VictimProcess {
     let mut program = host.victim(&["--gpu-memory", "6000", "--name", name]);
-    program.step(&format!("alloc {HELD}")).ok();
-    program.step(&format!("mark 0 {HELD}")).ok();
+    program.fill(HELD);
     program
-}
-
-#[track_caller]
-fn is_intact(program: &mut VictimProcess) {
-    assert_eq!(program.step(&format!("check 0 {HELD}")).value(), 0);
 }
 
 fn said(host: &TestHost, command: &str, name: &str) -> CommandOutput {
@@ -88,10 +82,10 @@ fn two_programs_of_sixty_percent_take_turns_on_one_card() {
     for _ in 0..2 {
         suspend(&host, "second");
         assert_eq!(resume(&host, "first"), "first: resumed\n");
-        is_intact(&mut first);
+        first.assert_intact(HELD);
         suspend(&host, "first");
         resume(&host, "second");
-        is_intact(&mut second);
+        second.assert_intact(HELD);
     }
     let count = |action: &str, result: &str| {
         let labels = [
@@ -131,7 +125,7 @@ fn what_is_done_already_is_no_failure_and_an_unknown_name_is() {
         assert!(line.contains("there is no allocation \"nobody\""), "{line}");
     }
     resume(&host, "train");
-    is_intact(&mut program);
+    program.assert_intact(HELD);
 }
 
 #[test]
@@ -166,8 +160,7 @@ fn all_processes_of_a_share_sleep_and_wake_together() {
     let mut parent = host.victim(&["--gpu-memory", "6000", "--name", "family"]);
     // The child is forked first: CUDA does not survive a fork.
     parent.step("fork start alloc 1000M").ok();
-    parent.step("alloc 2000M").ok();
-    parent.step("mark 0 2000M").ok();
+    parent.fill("2000M");
     eventually(PATIENCE, "the agent knows both processes", || {
         named(&host, "family")["processes"].as_array().map(Vec::len) == Some(2)
     });
@@ -176,7 +169,7 @@ fn all_processes_of_a_share_sleep_and_wake_together() {
     assert_eq!(host.used(), 0);
     resume(&host, "family");
     assert_eq!(host.used(), 3000 * MIB + 2 * CONTEXT);
-    assert_eq!(parent.step("check 0 2000M").value(), 0);
+    parent.assert_intact("2000M");
 }
 
 #[test]
@@ -215,12 +208,12 @@ fn a_new_agent_finds_sleepers_asleep_and_gives_their_memory_to_one_only() {
         refused.fails_in_one_line(1).contains("asked for 6000 MiB"),
         "{refused:?}"
     );
-    is_intact(&mut other);
+    other.assert_intact(HELD);
     assert!(other.end().success());
     eventually(PATIENCE, "there is room again", || {
         said(&host, "resume", "sleeper").code() == Some(0)
     });
-    is_intact(&mut sleeper);
+    sleeper.assert_intact(HELD);
 }
 
 #[test]
@@ -229,8 +222,7 @@ fn an_elastic_share_sleeps_with_all_that_it_used_and_gets_it_back() {
     let _agent = agent(&host);
     let elastic = ["--gpu-memory", "2000", "--gpu-memory-limit", "8000"];
     let mut program = host.victim(&[&elastic[..], &["--name", "elastic"]].concat());
-    program.step(&format!("alloc {HELD}")).ok();
-    program.step(&format!("mark 0 {HELD}")).ok();
+    program.fill(HELD);
     suspend(&host, "elastic");
     assert_eq!(host.used(), 0);
     let top = host.top();
@@ -255,7 +247,7 @@ fn an_elastic_share_sleeps_with_all_that_it_used_and_gets_it_back() {
         said(&host, "resume", "elastic").code() == Some(0)
     });
     program.finish().ok();
-    is_intact(&mut program);
+    program.assert_intact(HELD);
     program.step("alloc 500M").ok();
     assert_eq!(host.metric("apportion_offences_total", &[]), Some(0.0));
 }
@@ -314,7 +306,7 @@ fn a_host_without_room_refuses_with_numbers_and_moves_nothing() {
         ),
         "{line}"
     );
-    is_intact(&mut program);
+    program.assert_intact(HELD);
     fs::write(groups.join("memory.current"), (50 * MIB).to_string()).unwrap();
     suspend(&host, "train");
 }

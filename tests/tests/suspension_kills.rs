@@ -40,8 +40,7 @@ struct TurnTaking {
 fn started(host: &TestHost, at: usize) -> VictimProcess {
     let name = format!("program-{at}");
     let mut program = host.victim(&[&OPTIONS[..], &["--name", &name]].concat());
-    program.step(&format!("alloc {HELD}")).ok();
-    program.step(&format!("mark 0 {HELD}")).ok();
+    program.fill(HELD);
     program
 }
 

@@ -66,20 +66,10 @@ async fn placed(node: &Node, uid: &str, idle: Duration) -> Allocation {
     allocation
 }
 
-fn fill(program: &mut VictimProcess) {
-    program.step(&format!("alloc {HELD}")).ok();
-    program.step(&format!("mark 0 {HELD}")).ok();
-}
-
-#[track_caller]
-fn is_intact(program: &mut VictimProcess) {
-    assert_eq!(program.step(&format!("check 0 {HELD}")).value(), 0);
-}
-
 async fn filled(node: &Node, uid: &str) -> VictimProcess {
     let grant = started(node, uid).await;
     let mut program = start(node, &grant, uid);
-    fill(&mut program);
+    program.fill(HELD);
     program
 }
 
@@ -124,7 +114,7 @@ async fn an_idle_pod_sleeps_keeps_its_guarantee_and_wakes_by_a_call() {
     let mut bursts = bursting(&node, "bursts").await;
     bursts.step(&format!("alloc {}M", CARD - SHARE - 300)).ok();
     bursts.step("alloc 2M").refused();
-    is_intact(&mut server);
+    server.assert_intact(HELD);
     comes_to_be(&node, "server", SuspensionState::Running).await;
     message(&mut events, EventKind::Called).await;
     assert!(node.host.high_water() <= CARD * MIB);
@@ -138,17 +128,16 @@ async fn what_an_idle_pod_is_guaranteed_is_lent_to_another_until_it_is_called() 
     let mut server = filled(&node, "server").await;
     falls_asleep(&node, "server").await;
     let mut bursts = bursting(&node, "bursts").await;
-    bursts.step("alloc 8000M").ok();
-    bursts.step("mark 0 8000M").ok();
+    bursts.fill("8000M");
     assert!(node.place("next", 0, CARD - SHARE).await.is_none());
 
-    is_intact(&mut server);
+    server.assert_intact(HELD);
     comes_to_be(&node, "bursts", SuspensionState::Suspended).await;
     falls_asleep(&node, "server").await;
     // Now the other one borrows it again.
     comes_to_be(&node, "bursts", SuspensionState::Running).await;
-    assert_eq!(bursts.step("check 0 8000M").value(), 0);
-    is_intact(&mut server);
+    bursts.assert_intact("8000M");
+    server.assert_intact(HELD);
     assert!(node.host.high_water() <= CARD * MIB);
     assert!(server.end().success());
 }
@@ -227,6 +216,6 @@ async fn a_pod_that_the_agent_places_itself_sleeps_when_it_is_idle() {
     pods.has("server", "server", &asked);
     let mut server = filled(&node, "server").await;
     falls_asleep(&node, "server").await;
-    is_intact(&mut server);
+    server.assert_intact(HELD);
     assert!(server.end().success());
 }

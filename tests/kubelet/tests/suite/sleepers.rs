@@ -28,23 +28,13 @@ fn machine() -> MachineConfig {
     machine
 }
 
-fn fill(program: &mut VictimProcess) {
-    program.step(&format!("alloc {HELD}")).ok();
-    program.step(&format!("mark 0 {HELD}")).ok();
-}
-
-#[track_caller]
-fn is_intact(program: &mut VictimProcess) {
-    assert_eq!(program.step(&format!("check 0 {HELD}")).value(), 0);
-}
-
 /// A pod with a guarantee of 2000 MiB that uses 5900 MiB.
 async fn bursting(node: &Node, name: &str) -> VictimProcess {
     let placed = node.place_elastic(name, 0, 2000, 9000).await;
     placed.expect("its guarantee fits");
     let grant = started(node, name).await;
     let mut program = start(node, &grant, name);
-    fill(&mut program);
+    program.fill(HELD);
     program
 }
 
@@ -52,7 +42,7 @@ async fn bursting(node: &Node, name: &str) -> VictimProcess {
 fn newcomer(node: &Node) -> VictimProcess {
     let options = ["--gpu-memory", "6000", "--name", "newcomer"];
     let mut program = node.host.victim(&options);
-    fill(&mut program);
+    program.fill(HELD);
     program
 }
 
@@ -120,7 +110,7 @@ async fn a_pod_that_bursts_sleeps_for_a_guarantee_and_wakes_with_all_that_it_had
     let said = message(&mut events, EventKind::Resumed).await;
     assert_eq!(said, "Allocation resumed: 5900 MiB moved back to the GPU");
     assert_eq!(is_suspended(&node, "sleeper"), Some(0.0));
-    is_intact(&mut sleeper);
+    sleeper.assert_intact(HELD);
     sleeper.step("alloc 1000M").ok();
     assert!(node.host.high_water() <= CARD * MIB);
     assert!(sleeper.end().success());
@@ -136,10 +126,10 @@ async fn an_agent_that_starts_again_wakes_a_pod_that_sleeps() {
     // This one suspends nobody.
     node.start_agent().await;
     comes_to_be(&node, "sleeper", SuspensionState::Suspended).await;
-    is_intact(&mut guest);
+    guest.assert_intact(HELD);
     assert!(guest.end().success());
     comes_to_be(&node, "sleeper", SuspensionState::Running).await;
-    is_intact(&mut sleeper);
+    sleeper.assert_intact(HELD);
     assert!(sleeper.end().success());
 }
 
@@ -155,7 +145,7 @@ async fn a_pod_that_is_deleted_asleep_leaves_nothing() {
         node.kubelet.remove("sleeper");
         node.eventually("the pod is gone", async |list| list.allocations.len() == 1)
             .await;
-        is_intact(&mut guest);
+        guest.assert_intact(HELD);
         assert!(guest.end().success());
         node.eventually("all is free", async |list| {
             list.allocations.is_empty() && list.cards[0].free_bytes == CARD * MIB
@@ -177,7 +167,7 @@ async fn a_container_that_ends_asleep_starts_again_with_its_guarantee() {
     comes_to_be(&node, "sleeper", SuspensionState::Running).await;
     let next = node.kubelet.before_start("sleeper").await;
     next.expect("its container may start again");
-    is_intact(&mut guest);
+    guest.assert_intact(HELD);
     assert!(guest.end().success());
 }
 
@@ -243,11 +233,11 @@ async fn a_pod_with_a_guarantee_is_told_to_ask_again_and_gets_what_another_pod_l
     .await;
     let grant = started(&node, "guest").await;
     let mut guest = start(&node, &grant, "guest");
-    fill(&mut guest);
+    guest.fill(HELD);
     assert!(guest.end().success());
     node.release(&reserved.id).await;
     comes_to_be(&node, "sleeper", SuspensionState::Running).await;
-    is_intact(&mut sleeper);
+    sleeper.assert_intact(HELD);
     assert!(node.host.high_water() <= CARD * MIB);
     assert!(sleeper.end().success());
 }
@@ -295,12 +285,12 @@ async fn a_pod_that_the_agent_places_itself_waits_until_another_sleeps() {
     pods.has("guest", "guest", &[("gpu-memory", "6000")]);
     let grant = started(&node, "guest").await;
     let mut guest = start(&node, &grant, "guest");
-    fill(&mut guest);
+    guest.fill(HELD);
     comes_to_be(&node, "sleeper", SuspensionState::Suspended).await;
     assert!(guest.end().success());
     pods.is_finished("guest");
     node.kubelet.remove("guest");
     comes_to_be(&node, "sleeper", SuspensionState::Running).await;
-    is_intact(&mut sleeper);
+    sleeper.assert_intact(HELD);
     assert!(sleeper.end().success());
 }
