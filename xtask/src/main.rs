@@ -143,8 +143,8 @@ enum XtaskCommand {
     },
     /// Run the benchmarks and print ratios.
     Bench {
-        /// One section (calls, contention, starts, elastic, claims), or `api` with its arguments: the scheduler on a real
-        /// API server, whose programs `cargo xtask cluster up` builds.
+        /// One section (calls, contention, starts, elastic), one file of `benches/benches` (such as claims), or `api` with
+        /// its arguments: the scheduler on a real API server, whose programs `cargo xtask cluster up` builds.
         #[arg(last = true)]
         args: Vec<String>,
     },

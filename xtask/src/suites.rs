@@ -109,8 +109,8 @@ fn from_pypi(workspace: &Workspace) -> (Result<PathBuf>, Result<PathBuf>) {
     (python, headers)
 }
 
-/// Runs the benches on an optimised tree: pairs in processes first, then single functions. With `api` as the first
-/// argument, it runs those of the scheduler on an API server instead; with `claims`, those of resource claims.
+/// Runs the benches on an optimised tree: pairs in processes first, then the files of `benches/benches`. The first argument
+/// may be the name of such a file, or `api` for those of the scheduler on an API server.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let staged = stage::build(workspace, true)?;
     if let [section, args @ ..] = args
@@ -124,24 +124,33 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
         let mut api = Command::new(workspace.target.join("release").join(package));
         return run(api.env(STAGED, &staged).args(args));
     }
+    // The program that benches of shares start. `cargo bench` does not build programs of another package.
+    let victim = ["--package", "apportion-tests", "--bin", "victim"];
+    run(workspace.cargo().args(["build", "--release"]).args(victim))?;
     let package = ["--package", "apportion-benches"];
+    let mut files = workspace.cargo();
+    files.arg("bench").args(package).env(STAGED, &staged);
     if let [section] = args
-        && section == "claims"
+        && has_bench(workspace, section)
     {
-        let mut claims = workspace.cargo();
-        claims.args(["bench", "--bench", "claims"]).args(package);
-        return run(claims.env(STAGED, &staged));
+        return run(files.args(["--bench", section]));
     }
     let mut pairs = workspace.cargo();
     pairs
         .args(["run", "--release", "--bin", "apportion-bench"])
         .args(package);
     run(with(pairs.env(STAGED, &staged), args))?;
-    run(workspace
-        .cargo()
-        .arg("bench")
-        .args(package)
-        .env(STAGED, &staged))
+    if args.is_empty() {
+        run(&mut files)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether `cargo bench` has a bench of this name.
+fn has_bench(workspace: &Workspace, name: &str) -> bool {
+    let file = format!("benches/benches/{name}.rs");
+    workspace.root.join(file).is_file()
 }
 
 /// The account pages under `loom`. Optimised, because a model runs thousands of times.
