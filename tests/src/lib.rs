@@ -10,6 +10,7 @@ mod agent;
 mod answer;
 mod command_output;
 pub mod control_plane;
+pub mod cpu_time;
 mod host;
 mod leftover;
 mod random;

@@ -6,7 +6,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::cpu_time::CpuTime;
+use apportion_tests::cpu_time::CpuTime;
 
 /// The number of windows. It is odd, so that the median is one of them.
 const WINDOWS: usize = 5;

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use apportion_abi::Bytes;
 use apportion_tests::control_plane::ControlPlane;
+use apportion_tests::cpu_time::{self, CpuTime};
 use clap::Parser;
 
 mod agents;
 mod bind_times;
 mod cluster;
-mod cpu_time;
 mod idle_costs;
 mod kubectl;
 mod kubelet;
@@ -31,7 +31,6 @@ mod scheduler;
 mod stand_in_ledger;
 
 use cluster::BenchCluster;
-use cpu_time::CpuTime;
 use idle_costs::IdleCosts;
 use objects::BenchPodRequest;
 use percentiles::LatencyPercentiles;

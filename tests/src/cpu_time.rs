@@ -9,12 +9,14 @@ use apportion_abi::Bytes;
 /// The kernel's clock ticks per second, on every Linux that Kubernetes runs on.
 const TICKS: u64 = 100;
 
+/// The CPU time that a process has used.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CpuTime(Duration);
+pub struct CpuTime(Duration);
 
 impl CpuTime {
     /// The CPU time of a process so far.
-    pub(crate) fn of(process: u32) -> Self {
+    #[must_use]
+    pub fn of(process: u32) -> Self {
         let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         // The command name may contain spaces. It ends at the last parenthesis.
         let (_, rest) = text.rsplit_once(')').unwrap_or_default();
@@ -24,14 +26,14 @@ impl CpuTime {
     }
 
     /// The CPU time used since `before`.
-    pub(crate) fn since(self, before: &Self) -> Self {
+    #[must_use]
+    pub fn since(self, before: &Self) -> Self {
         Self(self.0.saturating_sub(before.0))
     }
-}
 
-impl CpuTime {
     /// The part of one CPU that this is over `time`.
-    pub(crate) fn part_of(self, time: Duration) -> f64 {
+    #[must_use]
+    pub fn part_of(self, time: Duration) -> f64 {
         self.0.as_secs_f64() / time.as_secs_f64()
     }
 }
@@ -43,7 +45,8 @@ impl fmt::Display for CpuTime {
 }
 
 /// The resident memory of a process, now and at its peak.
-pub(crate) fn resident(process: u32) -> [Bytes; 2] {
+#[must_use]
+pub fn resident(process: u32) -> [Bytes; 2] {
     let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     ["VmRSS:", "VmHWM:"].map(|field| {
         let line = text.lines().find_map(|line| line.strip_prefix(field));
