@@ -6,7 +6,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use apportion_tests::cpu_time::CpuTime;
+use apportion_tests::cpu_time::{median, parts_in_windows};
 
 mod shares;
 
@@ -18,20 +18,11 @@ const SIZES: [&str; 2] = ["--gpu-memory", "6000"];
 /// Time for the samples that a new process asks for.
 const SETTLE: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_secs(4);
-/// The number of windows. It is odd, so that the median is one of them.
-const WINDOWS: usize = 5;
 
 /// The median part of a processor that a process takes.
 fn idle_cost(process: u32) -> f64 {
     sleep(SETTLE);
-    let mut parts = [0.0; WINDOWS];
-    for part in &mut parts {
-        let before = CpuTime::of(process);
-        sleep(WINDOW);
-        *part = CpuTime::of(process).since(&before).part_of(WINDOW);
-    }
-    parts.sort_by(f64::total_cmp);
-    parts[WINDOWS / 2]
+    median(&parts_in_windows(&[process], WINDOW)[0])
 }
 
 fn main() {

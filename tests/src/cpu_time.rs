@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::thread::sleep;
 use std::time::Duration;
 
 use apportion_abi::Bytes;
@@ -42,6 +43,33 @@ impl fmt::Display for CpuTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} s of a processor", self.0.as_secs_f64())
     }
+}
+
+/// The number of windows in which a cost is measured. It is odd, so that the median is one of them.
+pub const WINDOWS: usize = 5;
+
+/// The part of one CPU that each process uses in each of several windows of time, least first.
+#[must_use]
+pub fn parts_in_windows(processes: &[u32], window: Duration) -> Vec<[f64; WINDOWS]> {
+    let usage = || processes.iter().map(|process| CpuTime::of(*process));
+    let mut all = vec![[0.0; WINDOWS]; processes.len()];
+    for at in 0..WINDOWS {
+        let before: Vec<CpuTime> = usage().collect();
+        sleep(window);
+        for ((parts, before), after) in all.iter_mut().zip(&before).zip(usage()) {
+            parts[at] = after.since(before).part_of(window);
+        }
+    }
+    for parts in &mut all {
+        parts.sort_by(f64::total_cmp);
+    }
+    all
+}
+
+/// The median of what [`parts_in_windows`] measured of one process.
+#[must_use]
+pub fn median(parts: &[f64; WINDOWS]) -> f64 {
+    parts[WINDOWS / 2]
 }
 
 /// The resident memory of a process, now and at its peak.

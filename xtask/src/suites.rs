@@ -124,16 +124,19 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
         let mut api = Command::new(workspace.target.join("release").join(package));
         return run(api.env(STAGED, &staged).args(args));
     }
-    // The program that benches of shares start. `cargo bench` does not build programs of another package.
-    let victim = ["--package", "apportion-tests", "--bin", "victim"];
-    run(workspace.cargo().args(["build", "--release"]).args(victim))?;
     let package = ["--package", "apportion-benches"];
-    let mut files = workspace.cargo();
-    files.arg("bench").args(package).env(STAGED, &staged);
+    let bench_files = |which: &[&str]| {
+        // The program that benches of shares start. `cargo bench` does not build programs of another package.
+        let victim = ["--package", "apportion-tests", "--bin", "victim"];
+        run(workspace.cargo().args(["build", "--release"]).args(victim))?;
+        let mut files = workspace.cargo();
+        files.arg("bench").args(package).args(which);
+        run(files.env(STAGED, &staged))
+    };
     if let [section] = args
         && has_bench(workspace, section)
     {
-        return run(files.args(["--bench", section]));
+        return bench_files(&["--bench", section]);
     }
     let mut pairs = workspace.cargo();
     pairs
@@ -141,7 +144,7 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
         .args(package);
     run(with(pairs.env(STAGED, &staged), args))?;
     if args.is_empty() {
-        run(&mut files)
+        bench_files(&[])
     } else {
         Ok(())
     }

@@ -50,26 +50,29 @@ impl ClusterModel {
     fn settle_all(&self, node: &str) -> Vec<SchedulerEffect> {
         let agent = self.agents.of(node).filter(|agent| agent.is_here);
         let held = agent.into_iter().flat_map(|agent| &agent.status.held);
-        held.filter_map(|held| self.settle(node, held)).collect()
+        let requests = held.filter_map(|held| self.settle(node, held));
+        requests
+            .map(|request| request.to(node.to_owned()))
+            .collect()
     }
 
-    /// The effect that one allocation needs, if any.
-    pub(super) fn settle(&self, node: &str, held: &AgentAllocation) -> Option<SchedulerEffect> {
+    /// What the agent is to do about one of its allocations, if anything.
+    pub(super) fn settle(&self, node: &str, held: &AgentAllocation) -> Option<AgentRequest> {
         let uid = held.uid.as_deref()?;
-        let (node, id) = (node.to_owned(), held.id.clone());
+        let id = held.id.clone();
         let pod = self.pods.get(uid);
         let read = pod.and_then(|pod| self.inventory.pod(&pod.namespace, &pod.name));
         let Some((pod, read)) = pod.zip(read) else {
             // Only a committed allocation is certainly for a pod.
             let is_ours = held.stage == AgentAllocationState::Allocated;
-            return is_ours.then_some(AgentRequest::Release { id }.to(node));
+            return is_ours.then_some(AgentRequest::Release { id });
         };
-        let is_here = read.is_on(&node);
+        let is_here = read.is_on(node);
         match held.stage {
             AgentAllocationState::Draining => None,
             AgentAllocationState::Reserved if is_here => {
                 let pod = pod.clone();
-                Some(AgentRequest::Commit { id, pod }.to(node))
+                Some(AgentRequest::Commit { id, pod })
             }
             AgentAllocationState::Allocated if is_here => None,
             _ if self
@@ -80,7 +83,7 @@ impl ClusterModel {
                 None
             }
             AgentAllocationState::Reserved | AgentAllocationState::Allocated => {
-                Some(AgentRequest::Release { id }.to(node))
+                Some(AgentRequest::Release { id })
             }
         }
     }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus, TrackedAgent};
 use super::card_assignment;
-use super::event::{AgentRequest, SchedulerEffect};
+use super::event::AgentRequest;
 use super::model::ClusterModel;
 use apportion_model::admission::{TAKES_CARDS, TAKES_SHARES};
 use apportion_model::cards::{self, CardInventory, CardShare, ForeignHolding, add_strangers};
@@ -289,15 +289,7 @@ impl ClusterModel {
     /// Whether an allocation ends by itself. Its memory is not free yet, but nobody has to be evicted for it. Every
     /// allocation is like that between the end of its pod and the agent's report that its cards are free.
     fn is_leaving(&self, node: &str, held: &AgentAllocation) -> bool {
-        let is_released = || {
-            matches!(
-                self.settle(node, held),
-                Some(SchedulerEffect::AskAgent {
-                    request: AgentRequest::Release { .. },
-                    ..
-                })
-            )
-        };
+        let is_released = || matches!(self.settle(node, held), Some(AgentRequest::Release { .. }));
         held.stage == AgentAllocationState::Draining || is_released()
     }
 

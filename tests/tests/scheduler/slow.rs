@@ -195,12 +195,7 @@ fn a_leader_that_was_killed_is_soon_followed() {
     cluster.plane.apply(&[whole("first", "default-queue")]);
     cluster.bound(1);
     let leader = cluster.leave_scheduler();
-    cluster.start_scheduler();
-    eventually(PATIENCE, "the other waits", || {
-        cluster
-            .whole_log()
-            .contains("Another scheduler holds the lease")
-    });
+    start_standby(&mut cluster);
     // Give it time to read the cluster's state. Meanwhile it watches the lease, and does not read it all the time.
     let before = reads_of_leases(&cluster);
     thread::sleep(Duration::from_secs(6));
@@ -229,14 +224,19 @@ fn a_leader_that_is_stopped_in_order_is_followed_at_once() {
     cluster.start_scheduler();
     cluster.await_leader();
     let leader = cluster.leave_scheduler();
+    start_standby(&mut cluster);
+    leader.end();
+    cluster.await_leader();
+}
+
+/// Starts another scheduler, which waits for the lease.
+fn start_standby(cluster: &mut Cluster) {
     cluster.start_scheduler();
     eventually(PATIENCE, "the other waits", || {
         cluster
             .whole_log()
             .contains("Another scheduler holds the lease")
     });
-    leader.end();
-    cluster.await_leader();
 }
 
 /// How often leases were read, by the API server's own count.
