@@ -367,6 +367,7 @@ fn node(options: &AgentOptions, instance: &ServedInstance, driver: &NvmlDriver) 
         driver_limits: String::new(),
         driver_limits_absence: String::new(),
         suspends_bursts: options.cards.burst_reclaim == BurstReclaim::Suspend,
+        can_suspend: idle_shares::has_checkpoints(&driver.version).is_ok(),
         overcommit_hundredths: options.cards.gpu_memory_overcommit.hundredths(),
     }
 }

@@ -50,6 +50,7 @@ mod resizes;
 mod settings;
 mod standby;
 mod statuses;
+mod suspensions;
 mod usage_recorder;
 mod view;
 mod volumes;
@@ -343,6 +344,10 @@ impl Work {
             | SchedulerEvent::NotEvicted(..)
             | SchedulerEvent::Resized(_)
             | SchedulerEvent::NotResized(..)
+            | SchedulerEvent::Suspended(_)
+            | SchedulerEvent::NotSuspended(..)
+            | SchedulerEvent::Resumed(_)
+            | SchedulerEvent::NotResumed(..)
             | SchedulerEvent::AllocatedWritten(..)
             | SchedulerEvent::Grouped(..)
             | SchedulerEvent::UsageHistoryRead(_)
@@ -385,7 +390,8 @@ impl Work {
     fn waits(&self) -> Option<Duration> {
         let now = now();
         let next = self.model.back_off.next(now).into_iter();
-        let next = next.chain(self.model.eviction_backoff.next(now)).min();
+        let next = next.chain(self.model.eviction_backoff.next(now));
+        let next = next.chain(self.model.suspensions.next(now)).min();
         next.map(|at| at.saturating_sub(now))
     }
 

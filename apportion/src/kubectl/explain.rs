@@ -46,6 +46,11 @@ struct KubectlExplanation {
 const SUSPENDED: &str = "suspended: others were promised what it used above its guarantee; its CUDA calls wait, its GPU \
      memory is in the host's memory, and the node's agent wakes it when there is room";
 
+/// The same, if its scheduler gave its share to others.
+const RECLAIMED: &str = "suspended by its scheduler: another workload has its share of the GPU; its CUDA calls wait, its GPU \
+     memory is in the host's memory, and it goes on in its queue's turn; kubectl apportion explain --scheduler says what it \
+     waits for";
+
 /// Why a pod that runs uses no GPU memory.
 const IDLE: &str = "idle: it has made no CUDA call for its apportion.dev/suspend-when-idle; its GPU memory is in the \
      host's memory, and its next CUDA call wakes it";
@@ -251,7 +256,11 @@ impl RelatedObjects {
             reasons.push(format!("its queue cannot be used: {why}"));
         }
         let shares = self.shares(pod);
-        if shares.iter().any(|share| share.suspended && !share.idle) {
+        let is_for_others = |share: &ExplainedShare| share.suspended && !share.idle;
+        let is_reclaimed = |share: &ExplainedShare| share.suspended && share.guaranteed_bytes == 0;
+        if shares.iter().any(is_reclaimed) {
+            reasons.push(RECLAIMED.to_owned());
+        } else if shares.iter().any(is_for_others) {
             reasons.push(SUSPENDED.to_owned());
         }
         if shares.iter().any(|share| share.idle) {
@@ -390,12 +399,12 @@ mod tests {
         let pod = json!({"metadata": {"name": "serve", "namespace": "team"},
             "spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running"}});
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        let explained = |suspended, idle, events| {
+        let explained = |[suspended, idle, reclaimed]: [bool; 3], events| {
             let holder = GpuHolder {
                 namespace: Some("team".to_owned()),
                 pod: Some("serve".to_owned()),
                 limit_bytes: 12 << 30,
-                guaranteed_bytes: Some(4 << 30),
+                guaranteed_bytes: Some(if reclaimed { 0 } else { 4 << 30 }),
                 suspended,
                 idle,
                 ..GpuHolder::default()
@@ -416,8 +425,13 @@ mod tests {
             };
             text(&known.explain(&pod))
         };
-        let [running, asleep, idle] = [(false, false), (true, false), (true, true)]
-            .map(|(suspended, idle)| explained(suspended, idle, Vec::new()));
+        let [running, asleep, idle, reclaimed] = [
+            [false, false, false],
+            [true, false, false],
+            [true, true, false],
+            [true, false, true],
+        ]
+        .map(|states| explained(states, Vec::new()));
         let share = "is guaranteed 4096 MiB and may use up to 12.0 GiB";
         assert!(
             running.contains(share) && !running.contains("suspended"),
@@ -431,12 +445,16 @@ mod tests {
             idle.contains("  idle: it has made no CUDA call") && !idle.contains("others"),
             "{idle}"
         );
+        assert!(
+            reclaimed.contains("  suspended by its scheduler") && !reclaimed.contains("others"),
+            "{reclaimed}"
+        );
         let event = Event {
             reason: Some(STAYS_AWAKE.to_owned()),
             message: Some("Share is not suspended when idle: driver 550".to_owned()),
             ..Event::default()
         };
-        let awake = explained(false, false, vec![event]);
+        let awake = explained([false; 3], vec![event]);
         assert!(
             awake.contains("\n  Share is not suspended when idle: driver 550"),
             "{awake}"

@@ -80,7 +80,7 @@ pub enum SuspensionPhase {
 /// Who put an allocation to sleep, and so who wakes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SuspensionCause {
-    /// A client did, and a client wakes it. While it sleeps others can have all its memory.
+    /// A client did, or the scheduler of its pod, and one of them wakes it. While it sleeps others can have all its memory.
     #[default]
     Client,
     /// A guarantee was called in, see `guarantee_call`. The agent wakes it, and what is guaranteed to it stays reserved.
@@ -88,6 +88,30 @@ pub enum SuspensionCause {
     /// Its programs did not use the GPU. The agent wakes it when they do. While it sleeps others can have all its memory,
     /// or, if a pod owns it, what it used above its guarantee.
     Idle,
+}
+
+/// Who asks for a suspension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SuspensionRequester {
+    /// A client of the agent.
+    Client,
+    /// The scheduler of the pod.
+    Scheduler,
+    /// Somebody whose guarantee is called in.
+    GuaranteeCall,
+    /// The agent, because the processes do not use the GPU.
+    IdleTime,
+}
+
+impl SuspensionRequester {
+    /// Both a client and a scheduler decide themselves when it ends.
+    pub(crate) fn cause(self) -> SuspensionCause {
+        match self {
+            Self::Client | Self::Scheduler => SuspensionCause::Client,
+            Self::GuaranteeCall => SuspensionCause::Guarantee,
+            Self::IdleTime => SuspensionCause::Idle,
+        }
+    }
 }
 
 /// Whether a grant's limit is kept.

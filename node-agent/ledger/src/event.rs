@@ -105,6 +105,10 @@ pub enum LedgerEvent {
     Suspend {
         id: AllocationId,
     },
+    /// The scheduler of a pod wants what is guaranteed to it for others. Its processes are to sleep.
+    Reclaim {
+        id: AllocationId,
+    },
     /// The processes of an allocation are to sleep because they do not use the GPU.
     Idle {
         id: AllocationId,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apportion_abi::{Bytes, CardUuid, ContainerRef, Holder, OvercommitFactor};
 
-use crate::allocation::{Allocation, AllocationPhase, SuspensionCause};
+use crate::allocation::{Allocation, AllocationPhase, SuspensionRequester};
 use crate::burst_request::UnmetBursts;
 
 use crate::call_request::{CallClaimant, GuaranteeCall};
@@ -116,9 +116,10 @@ impl Ledger {
             }
             LedgerEvent::Release { id } => self.release(&id),
             LedgerEvent::Resize { id, asks, ceilings } => self.resize(&id, &asks, &ceilings),
-            LedgerEvent::Suspend { id } => self.suspend(&id, SuspensionCause::Client),
-            LedgerEvent::Idle { id } => self.suspend(&id, SuspensionCause::Idle),
-            LedgerEvent::CallIn { id } => self.suspend(&id, SuspensionCause::Guarantee),
+            LedgerEvent::Suspend { id } => self.suspend(&id, SuspensionRequester::Client),
+            LedgerEvent::Reclaim { id } => self.suspend(&id, SuspensionRequester::Scheduler),
+            LedgerEvent::Idle { id } => self.suspend(&id, SuspensionRequester::IdleTime),
+            LedgerEvent::CallIn { id } => self.suspend(&id, SuspensionRequester::GuaranteeCall),
             LedgerEvent::CallOpened(call) => self.open_call(call),
             LedgerEvent::CallClosed(claimant) => self.close_call(&claimant),
             LedgerEvent::Suspended { id } => self.suspended(now, &id),

@@ -17,15 +17,17 @@
 //! Its program asked for that. So others are promised what it had. When it is needed again, it comes in the order of
 //! newcomers, and what is free by then is kept for it.
 //!
-//! # Decision: a client suspends only the programs of `apportion run`
-//! A scheduler reserves the requests of its pods, and does not know that one sleeps. What a client suspends gives back its
-//! guarantee, too, so that would stay reserved there and be granted here. Pods that burst can sleep for a guarantee that is
-//! called in: they keep theirs. Several pods may use the memory of a claim, and it cannot burst, so it never sleeps.
+//! # Decision: only its scheduler takes the guarantee of a pod
+//! A scheduler reserves the requests of its pods. What a client suspends gives back its guarantee, too, so that would stay
+//! reserved there and be granted here. So clients suspend only the programs of `apportion run`, and the scheduler that
+//! counts a pod may suspend it. Pods that burst can sleep for a guarantee that is called in: they keep theirs. Several pods
+//! may use the memory of a claim, and it cannot burst, so it never sleeps.
 
 use apportion_abi::{Bytes, CardRequest, CardUuid};
 
 use crate::allocation::{
     Allocation, AllocationOwner, AllocationPhase, SuspensionCause, SuspensionPhase,
+    SuspensionRequester,
 };
 
 use crate::call_request::CallClaimant;
@@ -38,7 +40,7 @@ impl Ledger {
     pub(crate) fn suspend(
         &mut self,
         id: &AllocationId,
-        cause: SuspensionCause,
+        requester: SuspensionRequester,
     ) -> Vec<LedgerEffect> {
         let effects = vec![
             LedgerEffect::Save,
@@ -47,19 +49,20 @@ impl Ledger {
                 is_suspended: true,
             },
         ];
-        answered(id, self.begin_suspension(id, cause), effects)
+        answered(id, self.begin_suspension(id, requester), effects)
     }
 
-    /// Returns whether anything changes. What a client suspends stays asleep until a client resumes it, also if it slept
-    /// before because a guarantee was called in.
+    /// Returns whether anything changes. What a client or a scheduler suspends stays asleep until one resumes it, also if it
+    /// slept before because a guarantee was called in.
     fn begin_suspension(
         &mut self,
         id: &AllocationId,
-        cause: SuspensionCause,
+        requester: SuspensionRequester,
     ) -> Result<bool, AllocationRefusal> {
         let generation = self.generation();
         let allocation = self.find(id)?;
-        may_sleep(allocation, cause)?;
+        may_sleep(allocation, requester)?;
+        let cause = requester.cause();
         match allocation.suspension {
             SuspensionPhase::Running => {}
             SuspensionPhase::Suspending | SuspensionPhase::Suspended => {
@@ -192,6 +195,11 @@ impl Ledger {
             return String::new();
         };
         let moved: Bytes = allocation.grants.iter().map(|grant| grant.needed).sum();
+        if allocation.is_reclaimed() {
+            return format!(
+                "{moved} are free for others, because the pod's scheduler needs what was guaranteed to it"
+            );
+        }
         let mut text = format!("{moved} moved to the host's memory");
         let cards = allocation.grants.iter().map(|grant| grant.card);
         let callers: Vec<_> = cards.flat_map(|card| self.callers(card)).collect();
@@ -208,19 +216,25 @@ impl Ledger {
     }
 }
 
-/// Refuses what a pod or a claim owns, unless a pod gives back only what it uses above its guarantee.
-fn may_sleep(allocation: &Allocation, cause: SuspensionCause) -> Result<(), AllocationRefusal> {
+/// Refuses what a claim owns. A pod gives its guarantee back only for its scheduler.
+fn may_sleep(
+    allocation: &Allocation,
+    requester: SuspensionRequester,
+) -> Result<(), AllocationRefusal> {
     let of_pod = || Err(AllocationRefusal::OfPod(allocation.id.clone()));
-    match (&allocation.state, cause) {
+    match (&allocation.state, requester) {
         (AllocationPhase::Allocated(AllocationOwner::Claim(_)), _)
-        | (AllocationPhase::Allocated(AllocationOwner::Pod(_)), SuspensionCause::Client) => {
+        | (AllocationPhase::Allocated(AllocationOwner::Pod(_)), SuspensionRequester::Client) => {
             of_pod()
         }
         (
             AllocationPhase::Allocated(AllocationOwner::Pod(_) | AllocationOwner::Process(_))
             | AllocationPhase::Reserved { .. }
             | AllocationPhase::Draining,
-            SuspensionCause::Client | SuspensionCause::Guarantee | SuspensionCause::Idle,
+            SuspensionRequester::Client
+            | SuspensionRequester::Scheduler
+            | SuspensionRequester::GuaranteeCall
+            | SuspensionRequester::IdleTime,
         ) => Ok(()),
     }
 }
@@ -260,6 +274,15 @@ impl crate::Allocation {
                 )
             }
         }
+    }
+
+    /// Whether a pod sleeps because its scheduler took its guarantee.
+    pub(crate) fn is_reclaimed(&self) -> bool {
+        let is_pod = matches!(
+            self.state,
+            AllocationPhase::Allocated(AllocationOwner::Pod(_))
+        );
+        is_pod && self.suspension_cause == SuspensionCause::Client
     }
 
     /// In whose name it asks for its memory when it is to wake.

@@ -364,13 +364,63 @@ fn a_client_that_takes_an_idle_sleeper_over_ends_its_call() {
     assert_eq!(allocation.suspension_cause, SuspensionCause::Client);
 }
 
+fn pod(ledger: &mut Ledger, bytes: u64) -> AllocationId {
+    let id = reserved(ledger, "pod", bytes).expect("it fits");
+    let owner = AllocationOwner::Pod("uid".to_owned());
+    answer(&apply(ledger, LedgerEvent::Commit { id, owner })).expect("it is reserved")
+}
+
+fn reclaimed(ledger: &mut Ledger, id: &AllocationId) -> Result<AllocationId, AllocationRefusal> {
+    answer(&apply(ledger, LedgerEvent::Reclaim { id: id.clone() }))
+}
+
+#[test]
+fn only_its_scheduler_takes_the_guarantee_of_a_pod() {
+    let mut ledger = ledger();
+    let id = pod(&mut ledger, 600);
+    sample(&mut ledger, &id, 500, 500);
+    let by_client = answer(&apply(&mut ledger, LedgerEvent::Suspend { id: id.clone() }));
+    assert_eq!(by_client, Err(AllocationRefusal::OfPod(id.clone())));
+    assert_eq!(reclaimed(&mut ledger, &id), Ok(id.clone()));
+    assert_eq!(ledger.free(CARD), Bytes(400), "its processes still run");
+    let effects = apply(&mut ledger, LedgerEvent::Suspended { id: id.clone() });
+    let said = format!("{effects:?}");
+    assert!(
+        said.contains("the pod's scheduler needs what was guaranteed"),
+        "{said}"
+    );
+    sample(&mut ledger, &id, 0, 500);
+    assert_eq!(ledger.free(CARD), Bytes(1000));
+    let late = reserved(&mut ledger, "late", 700).expect("all of it is free");
+    let resume = LedgerEvent::Resume { id: id.clone() };
+    let refused = answer(&apply(&mut ledger, resume.clone()));
+    assert!(
+        matches!(refused, Err(AllocationRefusal::Shortfall(_))),
+        "{refused:?}"
+    );
+    apply(&mut ledger, LedgerEvent::Release { id: late });
+    assert_eq!(answer(&apply(&mut ledger, resume)), Ok(id.clone()));
+    apply(&mut ledger, LedgerEvent::Resumed { id });
+    assert_eq!(ledger.free(CARD), Bytes(400));
+}
+
+#[test]
+fn a_scheduler_takes_an_idle_pod_over() {
+    let mut ledger = ledger();
+    let id = pod(&mut ledger, 600);
+    idle(&mut ledger, &id);
+    assert_eq!(ledger.free(CARD), Bytes(400), "it keeps its guarantee");
+    assert_eq!(reclaimed(&mut ledger, &id), Ok(id.clone()));
+    sample(&mut ledger, &id, 0, 0);
+    assert_eq!(ledger.free(CARD), Bytes(1000));
+    let allocation = ledger.allocation(&id).expect("it is there");
+    assert_eq!(allocation.suspension_cause, SuspensionCause::Client);
+}
+
 #[test]
 fn an_idle_pod_keeps_its_guarantee() {
     let mut ledger = ledger();
-    let id = reserved(&mut ledger, "pod", 600).expect("it fits");
-    let owner = AllocationOwner::Pod("uid".to_owned());
-    let id =
-        answer(&apply(&mut ledger, LedgerEvent::Commit { id, owner })).expect("it is reserved");
+    let id = pod(&mut ledger, 600);
     idle(&mut ledger, &id);
     assert_eq!(ledger.free(CARD), Bytes(400));
     assert!(reserved(&mut ledger, "late", 500).is_err());

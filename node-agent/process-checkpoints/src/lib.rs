@@ -57,6 +57,8 @@ pub enum CheckpointState {
 pub struct CudaStatus(pub u32);
 
 impl CudaStatus {
+    /// `CUDA_ERROR_INVALID_VALUE`: the driver knows no such process.
+    pub const INVALID_VALUE: Self = Self(1);
     /// `CUDA_ERROR_ILLEGAL_STATE`: the process is in another state, or something is being done to it.
     pub const ILLEGAL_STATE: Self = Self(401);
     /// `CUDA_ERROR_NOT_READY`: the timeout of a lock is over.

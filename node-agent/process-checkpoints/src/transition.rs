@@ -146,7 +146,7 @@ pub fn carry_out(
     if has_failed && order.is_undone {
         let back = ProcessTransition::begin(driver, order, is_live);
         let moved = back.bring(order.goal.opposite(), &order.processes, true);
-        is_undone = !moved.iter().any(MovedProcess::has_failed);
+        is_undone = moved.iter().all(MovedProcess::is_back);
     }
     report(TransitionLine::End {
         is_done: !has_failed,
@@ -157,6 +157,12 @@ pub fn carry_out(
 impl MovedProcess {
     fn has_failed(&self) -> bool {
         matches!(self.outcome, Some(ProcessOutcome::Failed(..)))
+    }
+
+    /// Whether it is where it was. The driver has done nothing to a process that it does not know.
+    fn is_back(&self) -> bool {
+        let unknown = ProcessOutcome::Failed(TransitionStep::Look, CudaStatus::INVALID_VALUE);
+        !self.has_failed() || self.outcome == Some(unknown)
     }
 }
 

@@ -338,7 +338,7 @@ fn is_owned(allocation: &Allocation) -> bool {
 }
 
 /// Whether a driver of this version, on this machine, can put processes to sleep; else why not.
-fn has_checkpoints(version: &str) -> Result<(), String> {
+pub(super) fn has_checkpoints(version: &str) -> Result<(), String> {
     let release = version
         .split('.')
         .next()

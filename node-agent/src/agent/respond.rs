@@ -46,7 +46,7 @@ impl NodeAgent {
             }
             AgentRequest::Release(id, answer) => drop(answer.send(release(&mut self.state, id))),
             AgentRequest::Resize(id, sizes, answer) => drop(answer.send(self.resize(id, sizes))),
-            AgentRequest::Suspend(id, answer) => self.suspend(id, answer),
+            AgentRequest::Suspend(id, caller, answer) => self.suspend(id, caller, answer),
             AgentRequest::Resume(id, answer) => self.resume(id, answer),
             AgentRequest::Runtime(facts, answer) => {
                 drop(answer.send(settle(&mut self.state, &facts)));

@@ -385,6 +385,7 @@ fn revocable(ledger: &Ledger, event: &LedgerEvent) -> Option<Allocation> {
         LedgerEvent::Commit { id, .. }
         | LedgerEvent::Resize { id, .. }
         | LedgerEvent::Suspend { id }
+        | LedgerEvent::Reclaim { id }
         | LedgerEvent::Idle { id }
         | LedgerEvent::CallIn { id }
         | LedgerEvent::Suspended { id }

@@ -21,7 +21,7 @@ use super::NodeAgent;
 use super::host_memory::{self, HostShortfall};
 use super::state::{AgentState, RequestOutcome};
 use super::suspensions::{RunningTransition, TransitionClient, TransitionEnd};
-use crate::api::request::{AgentRequest, Answer};
+use crate::api::request::{AgentRequest, Answer, SuspensionCaller};
 use crate::api::tenant::TenantUid;
 use crate::api::wire;
 use crate::driver::transition::{self, IDLE_LOCK_TIMEOUT, LOCK_TIMEOUT, TransitionReport};
@@ -36,9 +36,14 @@ struct ProcessMemory {
 }
 
 impl NodeAgent {
-    pub(super) fn suspend(&mut self, id: AllocationId, answer: Answer<v1::SuspendReply>) {
+    pub(super) fn suspend(
+        &mut self,
+        id: AllocationId,
+        caller: SuspensionCaller,
+        answer: Answer<v1::SuspendReply>,
+    ) {
         if self.state.suspensions.is_busy() {
-            let request = AgentRequest::Suspend(id, answer);
+            let request = AgentRequest::Suspend(id, caller, answer);
             self.state.suspensions.wait(request);
             return;
         }
@@ -54,7 +59,11 @@ impl NodeAgent {
             let _ = answer.send(Err(Status::resource_exhausted(shortfall.to_string())));
             return;
         }
-        match self.state.apply(LedgerEvent::Suspend { id: id.clone() }) {
+        let event = match caller {
+            SuspensionCaller::Client => LedgerEvent::Suspend { id: id.clone() },
+            SuspensionCaller::Scheduler => LedgerEvent::Reclaim { id: id.clone() },
+        };
+        match self.state.apply(event) {
             RequestOutcome::Answered(Ok(id)) if is_running => {
                 self.state.withdraw_unused(&id);
                 let client = TransitionClient::Suspend(answer);

@@ -28,6 +28,14 @@ pub(crate) enum NewcomerPatience {
     AsksAgain,
 }
 
+/// Who asks for a suspension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SuspensionCaller {
+    Client,
+    /// The scheduler of the pod.
+    Scheduler,
+}
+
 /// A request that changes something.
 #[derive(Debug)]
 pub(crate) enum AgentRequest {
@@ -39,7 +47,7 @@ pub(crate) enum AgentRequest {
     Commit(AllocationId, AllocationOwner, Answer<v1::CommitReply>),
     Release(AllocationId, Answer<v1::ReleaseReply>),
     Resize(AllocationId, NewSizes, Answer<v1::ResizeReply>),
-    Suspend(AllocationId, Answer<v1::SuspendReply>),
+    Suspend(AllocationId, SuspensionCaller, Answer<v1::SuspendReply>),
     Resume(AllocationId, Answer<v1::ResumeReply>),
     /// The container runtime is known. The answer is the delivery strategy.
     Runtime(RuntimeCapabilities, Answer<AllocateStrategy>),

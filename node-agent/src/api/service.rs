@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 
 use crate::api::caller::{CallerIdentity, PeerConnection};
 use crate::api::fencing::FencingTokenStore;
-use crate::api::request::{self, Answer, NewcomerPatience};
+use crate::api::request::{self, Answer, NewcomerPatience, SuspensionCaller};
 use crate::api::request_tracker::RequestTracker;
 use crate::api::tcp::TcpServer;
 use crate::api::tenant::{AllowedUsers, TenantUid};
@@ -102,7 +102,10 @@ fn authorise(
     caller(&request)
         .ok_or_else(|| Status::permission_denied("the caller is unknown"))?
         .admit(users)?;
-    if let Some(term) = request.metadata().get(identity::TERM) {
+    // The term of a user who is no scheduler would lock the scheduler out.
+    if let Some(term) = request.metadata().get(identity::TERM)
+        && is_scheduler(&request)
+    {
         let number = term.to_str().ok().and_then(|text| text.parse().ok());
         fencing.check_term(number.ok_or_else(|| {
             Status::invalid_argument(format!("{} is not a number", identity::TERM))
@@ -113,6 +116,11 @@ fn authorise(
 
 fn tenant<T>(request: &Request<T>) -> Option<TenantUid> {
     caller(request).and_then(CallerIdentity::tenant)
+}
+
+/// Whether a scheduler asks: only schedulers send their term, and none runs as another user than root or the agent's.
+fn is_scheduler<T>(request: &Request<T>) -> bool {
+    request.metadata().contains_key(identity::TERM) && tenant(request).is_none()
 }
 
 fn caller<T>(request: &Request<T>) -> Option<&CallerIdentity> {
@@ -166,8 +174,8 @@ impl Agent for AgentService {
         request: Request<v1::AllocateRequest>,
     ) -> Result<Response<v1::AllocateReply>, Status> {
         let tenant = tenant(&request);
-        // Only a scheduler sends its term. It must answer for other pods meanwhile.
-        let patience = if request.metadata().contains_key(identity::TERM) {
+        // A scheduler must answer for other pods meanwhile.
+        let patience = if is_scheduler(&request) {
             NewcomerPatience::AsksAgain
         } else {
             NewcomerPatience::Waits
@@ -226,9 +234,14 @@ impl Agent for AgentService {
         request: Request<v1::SuspendRequest>,
     ) -> Result<Response<v1::SuspendReply>, Status> {
         let tenant = tenant(&request);
+        let caller = if is_scheduler(&request) {
+            SuspensionCaller::Scheduler
+        } else {
+            SuspensionCaller::Client
+        };
         let id = wire::id(request.into_inner().id);
         self.may_change(tenant, &id)?;
-        self.ask(|answer| request::AgentRequest::Suspend(id, answer))
+        self.ask(|answer| request::AgentRequest::Suspend(id, caller, answer))
             .await
     }
 

@@ -170,6 +170,9 @@ names! {
             value: "number of GPUs, such as `4` or `2.5`; -1 is unlimited",
             written_by: "user", read_by: "webhook, scheduler, kubectl plugin",
             "What the GPU memory limits of the queue's pods, and of those in the queues below it, may add up to";
+        ANNOTATION_QUEUE_SUSPENDS "apportion.dev/suspend-before-evict" "annotation of a Queue",
+            value: "`true` or `false`", written_by: "user", read_by: "webhook, scheduler",
+            "Pods of the queue whose GPU memory others need are suspended; those that cannot be are evicted";
         RESOURCE_QUEUE_LIMITS "limits.nvidia.com/gpu" "resource in `status.allocated` of a Queue",
             value: "number of GPUs", written_by: "scheduler", read_by: "kubectl plugin",
             "What these limits add up to, where the queue has `apportion.dev/gpu-burst-limit`";

@@ -164,10 +164,12 @@ pub struct GpuHolder {
     pub container: String,
     /// The most memory that its processes may use together, in bytes.
     pub limit_bytes: i64,
-    /// Memory that its processes can always have, in bytes. Absent if that is the limit.
+    /// Memory that its processes can always have, in bytes. Absent if that is the limit. 0 while the pod's scheduler has
+    /// suspended it: others have its share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guaranteed_bytes: Option<i64>,
-    /// Whether its processes sleep with their GPU memory in the host's memory. The agent wakes them. Absent if they run.
+    /// Whether its processes sleep with their GPU memory in the host's memory. The agent wakes them, or the scheduler if it
+    /// suspended the pod. Absent if they run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
     /// Whether they sleep because they did not use the GPU, so that their next CUDA call wakes them; else others were

@@ -45,6 +45,9 @@ pub struct Node {
     /// Whether programs that use more than their guarantee are suspended where somebody else was promised what they use.
     #[prost(bool, tag = "20")]
     pub suspends_bursts: bool,
+    /// Whether the driver can put programs to sleep at all, so that a scheduler may suspend pods.
+    #[prost(bool, tag = "21")]
+    pub can_suspend: bool,
     /// Up to how many hundredths of a card's allocatable memory the limits on it may add up, if one of them is above what is
     /// guaranteed; 0 from an agent that doesn't say.
     #[prost(uint32, tag = "30")]
@@ -1027,7 +1030,8 @@ pub mod agent_client {
             self.inner.unary(req, path, codec).await
         }
         /// Puts the processes of an allocation to sleep: their GPU memory moves to the host's memory and is free for others.
-        /// The answer comes when all of them sleep, which takes as long as the copy.
+        /// The answer comes when all of them sleep, which takes as long as the copy. A pod gives its guarantee back, too, so only
+        /// a scheduler, which sends its term, may suspend one.
         pub async fn suspend(
             &mut self,
             request: impl tonic::IntoRequest<super::SuspendRequest>,
@@ -1152,7 +1156,8 @@ pub mod agent_server {
             request: tonic::Request<super::ResizeRequest>,
         ) -> std::result::Result<tonic::Response<super::ResizeReply>, tonic::Status>;
         /// Puts the processes of an allocation to sleep: their GPU memory moves to the host's memory and is free for others.
-        /// The answer comes when all of them sleep, which takes as long as the copy.
+        /// The answer comes when all of them sleep, which takes as long as the copy. A pod gives its guarantee back, too, so only
+        /// a scheduler, which sends its term, may suspend one.
         async fn suspend(
             &self,
             request: tonic::Request<super::SuspendRequest>,

@@ -3,11 +3,12 @@
 //! KAI refuses a queue without resources, and warns about quotas only if configured to. Its warnings compare the
 //! numbers as they are, including the -1 that means unlimited. Some rules are not in KAI. A queue that is its own
 //! ancestor causes a warning, because nothing in it would ever be scheduled. A minimum run time that is not a duration
-//! is refused, and so is a burst limit that is not a number of GPUs.
+//! is refused, and so are a burst limit that is not a number of GPUs, and a switch for suspensions that is neither true nor
+//! false.
 
 use std::collections::BTreeMap;
 
-use apportion_abi::names::ANNOTATION_QUEUE_BURST_LIMIT;
+use apportion_abi::names::{ANNOTATION_QUEUE_BURST_LIMIT, ANNOTATION_QUEUE_SUSPENDS};
 use apportion_kubernetes::{not_a_duration, parse_duration};
 use serde::Deserialize;
 
@@ -86,6 +87,9 @@ pub enum QueueRefusal {
     /// A field is not a duration.
     #[error("{field} {}", not_a_duration(text))]
     NoDuration { field: &'static str, text: String },
+    /// Whether its pods are suspended is neither true nor false.
+    #[error("{} {}", ANNOTATION_QUEUE_SUSPENDS, not_a_switch(.0))]
+    NoSwitch(String),
     /// Its burst limit is not a number of GPUs.
     #[error("{} {}", ANNOTATION_QUEUE_BURST_LIMIT, not_a_burst_limit(.0))]
     NoBurstLimit(String),
@@ -133,7 +137,10 @@ pub fn check(
             refusal: Some(refusal),
         };
     };
-    if let Some(refusal) = no_duration(old, queue).or_else(|| no_burst_limit(old, queue)) {
+    let refusal = no_duration(old, queue)
+        .or_else(|| no_burst_limit(old, queue))
+        .or_else(|| no_switch(old, queue));
+    if let Some(refusal) = refusal {
         return QueueVerdict {
             warnings: Vec::new(),
             refusal: Some(refusal),
@@ -208,9 +215,36 @@ fn no_burst_limit(old: Option<&ReviewedQueue>, queue: &ReviewedQueue) -> Option<
 }
 
 fn burst_limit_of(queue: &ReviewedQueue) -> Option<&str> {
+    annotation(queue, ANNOTATION_QUEUE_BURST_LIMIT)
+}
+
+fn annotation<'q>(queue: &'q ReviewedQueue, key: &str) -> Option<&'q str> {
     let annotations = queue.metadata.annotations.as_ref()?;
-    let text = annotations.get(ANNOTATION_QUEUE_BURST_LIMIT)?;
-    Some(text.as_str())
+    annotations.get(key).map(String::as_str)
+}
+
+/// Whether the pods of a queue are suspended before they are evicted; `None` if its annotation does not say.
+#[must_use]
+pub fn suspends(annotation: Option<&str>) -> Option<bool> {
+    match annotation {
+        None | Some("false") => Some(false),
+        Some("true") => Some(true),
+        Some(_) => None,
+    }
+}
+
+/// Why a text does not say whether pods are suspended.
+#[must_use]
+pub fn not_a_switch(text: &str) -> String {
+    format!("{text:?} is neither \"true\" nor \"false\"")
+}
+
+/// A switch for suspensions that cannot be parsed. An existing one may stay, so that the rest of the queue can be edited.
+fn no_switch(old: Option<&ReviewedQueue>, queue: &ReviewedQueue) -> Option<QueueRefusal> {
+    let of = |queue| annotation(queue, ANNOTATION_QUEUE_SUSPENDS);
+    let text = of(queue)?;
+    let is_kept = old.and_then(of) == Some(text);
+    (!is_kept && suspends(Some(text)).is_none()).then(|| QueueRefusal::NoSwitch(text.to_owned()))
 }
 
 /// A warning if a queue can never use its quota of GPUs: a limit is at least what is guaranteed.

@@ -125,6 +125,33 @@ fn a_burst_limit_is_a_number_of_gpus() {
 }
 
 #[test]
+fn whether_pods_are_suspended_is_true_or_false() {
+    let with = |text: &str| {
+        let queue = json!({"metadata": {"name": "lab",
+                "annotations": {"apportion.dev/suspend-before-evict": text}},
+            "spec": {"resources": {"gpu": {"quota": 2}}}});
+        ReviewedQueue::deserialize(&queue).expect("it is a queue")
+    };
+    for text in ["", "yes", "True", "1", "true "] {
+        let refusal = judge(None, &with(text), &[]).refusal;
+        assert_eq!(
+            refusal.map(|refusal| refusal.to_string()),
+            Some(format!(
+                "apportion.dev/suspend-before-evict {text:?} is neither \"true\" nor \"false\""
+            ))
+        );
+        let kept = judge(Some(&with(text)), &with(text), &[]);
+        assert_eq!(kept.refusal, None, "the rest can be edited");
+        assert_eq!(queue::suspends(Some(text)), None);
+    }
+    for (text, suspends) in [("true", true), ("false", false)] {
+        assert_eq!(judge(None, &with(text), &[]).refusal, None);
+        assert_eq!(queue::suspends(Some(text)), Some(suspends));
+    }
+    assert_eq!(queue::suspends(None), Some(false));
+}
+
+#[test]
 fn a_burst_limit_below_the_quota_is_warned_about() {
     for (quota, limit, is_warned) in [(2.0, "1.5", true), (2.0, "0", true), (-1.0, "1", false)] {
         let mut queue = queue("lab", "", 0.0, quota, 0.0, &[]);

@@ -37,6 +37,18 @@ pub struct PodExplanation {
     pub(crate) unblocked_if_alone: bool,
 }
 
+impl PodExplanation {
+    /// The explanation of a share that waits, as that of its pod, which is suspended.
+    #[must_use]
+    pub fn of_suspended(self, pod: &str) -> Self {
+        Self {
+            pod: pod.to_owned(),
+            decision: format!("is suspended, and {}", self.decision),
+            ..self
+        }
+    }
+}
+
 impl fmt::Display for PodExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         line(f, format_args!("pod {}", self.pod))?;

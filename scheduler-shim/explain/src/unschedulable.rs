@@ -200,6 +200,14 @@ fn unmet(
     {
         return Some((UnmetRequirement::Admission, why));
     }
+    if let Some(pinned) = task
+        .pinned
+        .as_ref()
+        .filter(|pinned| pinned.node != node.name)
+    {
+        let message = format!("is not node {}, on which the pod runs", pinned.node);
+        return Some((UnmetRequirement::Admission, message));
+    }
     let marks = [TAKES_SHARES, TAKES_CARDS];
     let mut wished = task.node_affinity.iter().map(|(label, _)| label);
     if wished.any(|label| marks.contains(&label.as_str()) && !node.labels.contains_key(label)) {

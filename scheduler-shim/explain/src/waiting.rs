@@ -118,6 +118,11 @@ struct WaitDiagnosis<'a, 'c> {
 
 impl WaitDiagnosis<'_, '_> {
     fn why(&mut self, job: &Job, task: &Task, together: &WaitingGang<'_>) -> (WaitReason, String) {
+        if task.status == TaskStatus::Gated && task.pinned.is_some() {
+            let message =
+                "its node's agent cannot resume it now, and is asked again soon".to_owned();
+            return (WaitReason::Gated, message);
+        }
         if task.status == TaskStatus::Gated {
             return (WaitReason::Gated, "it has scheduling gates".to_owned());
         }
@@ -192,11 +197,12 @@ impl WaitDiagnosis<'_, '_> {
             node_affinity,
             is_guaranteed,
             containers,
+            pinned,
             ..
         } = task;
         let claims: Vec<&String> = task.all_claims().collect();
         let key = format!(
-            "{cards:?} {limit:?} {cpu_millis} {memory} {node_affinity:?} {claims:?} {is_guaranteed} {containers:?}"
+            "{cards:?} {limit:?} {cpu_millis} {memory} {node_affinity:?} {claims:?} {is_guaranteed} {containers:?} {pinned:?}"
         );
         let (snapshot, decided) = (self.snapshot, self.decided);
         let views = self.views.entry(key);

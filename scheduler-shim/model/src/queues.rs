@@ -2,11 +2,11 @@
 //!
 //! An unusable queue is left out with a warning, and so is everything below it. The rest of the tree goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apportion_abi::names::ANNOTATION_QUEUE_BURST_LIMIT;
-use apportion_admission::queue::{burst_limit, not_a_burst_limit};
+use apportion_abi::names::{ANNOTATION_QUEUE_BURST_LIMIT, ANNOTATION_QUEUE_SUSPENDS};
+use apportion_admission::queue::{burst_limit, not_a_burst_limit, not_a_switch, suspends};
 use apportion_groups::ObjectView;
 use apportion_kubernetes::{not_a_duration, parse_duration};
 use apportion_policy::amounts::UNLIMITED;
@@ -29,6 +29,8 @@ pub(crate) struct ParsedQueues {
     pub(crate) unusable: BTreeMap<String, String>,
     /// What is ignored of usable queues, and why.
     pub(crate) ignored: BTreeMap<String, IgnoredFields>,
+    /// Usable ones whose pods are suspended before they are evicted.
+    pub(crate) suspending: BTreeSet<String>,
 }
 
 /// Fields of a queue that are ignored because they cannot be read.
@@ -42,6 +44,8 @@ pub struct IgnoredFields {
 
 /// A minimum run time is not a duration.
 const INVALID_DURATION: &str = "InvalidDuration";
+/// Whether pods are suspended is neither true nor false.
+const INVALID_SUSPENSION: &str = "InvalidSuspension";
 /// A burst limit is not a number of GPUs.
 const INVALID_BURST_LIMIT: &str = "InvalidBurstLimit";
 
@@ -55,6 +59,9 @@ pub(crate) fn queues(
         match queue(object, now) {
             Ok((queue, ignored)) => {
                 let name = queue.name.clone();
+                if suspends(object.annotation(ANNOTATION_QUEUE_SUSPENDS)) == Some(true) {
+                    queues.suspending.insert(name.clone());
+                }
                 queues.ignored.extend(ignored.map(|fields| (name, fields)));
                 queues.usable.insert(queue.name.clone(), queue);
             }
@@ -174,6 +181,16 @@ fn queue(object: ObjectView<'_>, now: Duration) -> Result<(Queue, Option<Ignored
         }
         limit.flatten()
     });
+    let given = object.annotation(ANNOTATION_QUEUE_SUSPENDS);
+    if suspends(given).is_none() {
+        let why = not_a_switch(given.unwrap_or_default());
+        ignored.push((
+            INVALID_SUSPENSION,
+            format!(
+                "its {ANNOTATION_QUEUE_SUSPENDS} {why}; it is ignored, and its pods are evicted"
+            ),
+        ));
+    }
     let queue = Queue {
         name: object.name().to_owned(),
         parent: text("parentQueue").map(str::to_owned),

@@ -3,7 +3,7 @@
 //! Pods of other schedulers are not decided on. What they hold is subtracted from their nodes, and affinity terms
 //! know about them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use apportion_groups::{GroupingSettings, ObjectView};
@@ -43,6 +43,8 @@ pub struct ClusterSnapshot<'a> {
     pub unusable: BTreeMap<String, String>,
     /// What is ignored of usable queues, and why.
     pub ignored: BTreeMap<String, IgnoredFields>,
+    /// The queues whose pods are suspended before they are evicted.
+    pub suspending_queues: BTreeSet<String>,
     /// How many pods belong to other schedulers.
     pub foreign: usize,
 }
@@ -151,6 +153,7 @@ pub fn snapshot<'a>(
         slotless,
         unusable: queues.unusable,
         ignored: queues.ignored,
+        suspending_queues: queues.suspending,
         foreign,
         inventory,
     }

@@ -88,6 +88,7 @@ pub(crate) fn asks_alike(facts: &ClusterSnapshot<'_>, left: usize, right: usize)
         && l.task.memory == r.task.memory
         && l.task.cards == r.task.cards
         && l.task.limit == r.task.limit
+        && l.task.pinned == r.task.pinned
         && asks_alike_by_node(l.task, r.task)
         && l.task.is_legacy_mig == r.task.is_legacy_mig
         && l.task.node_affinity == r.task.node_affinity

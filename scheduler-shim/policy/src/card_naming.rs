@@ -108,7 +108,7 @@ fn unoccupied(session: &Session<'_>, node: usize, before: &[usize]) -> Vec<Vec<S
     let mut free = vec![Vec::new(); sizes.count()];
     let listed = session.facts().node(node).listed.iter();
     for card in listed.filter(|card| card.is_healthy && !occupied.contains(&card.name)) {
-        if let Some(class) = sizes.class(card.memory) {
+        if let Some(class) = sizes.class_of_listed(card) {
             free[class].push(card.name.clone());
         }
     }

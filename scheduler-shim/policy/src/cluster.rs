@@ -318,8 +318,19 @@ pub struct Task {
     pub apart: Vec<PodAffinityTerm>,
     pub even: Vec<SpreadConstraint>,
     pub prefers: Vec<WeightedPreference>,
+    /// The card that it must have, if only one will do. Its pod runs on that node already, so it takes no more pods there.
+    pub pinned: Option<PinnedCard>,
     /// Whether it is a legacy MIG pod, which can't be placed and keeps other pods from the partitions of its node.
     pub is_legacy_mig: bool,
+}
+
+/// One card of one node, by their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinnedCard {
+    /// The node.
+    pub node: String,
+    /// The card.
+    pub card: String,
 }
 
 /// The status of a pod.

@@ -10,7 +10,7 @@ use crate::charges::{charged, limits, wants_cards};
 use crate::claims::grants_claims;
 use crate::cluster::{MigStrategy, TaskGpuRequest, is_of_bytes};
 use crate::node_resources::{CardShareRequest, ResourceRequest};
-use crate::requests::{matches_labels, request_on};
+use crate::requests::{matches_node, request_on};
 use crate::session::Session;
 use crate::transitions::zones_for;
 
@@ -140,7 +140,7 @@ pub(crate) fn may_ever_be(session: &Session<'_>, task: usize, node: usize) -> bo
         Some(MigStrategy::Mixed) => takes_partitions,
     };
     !session.facts().settings().has_predicates
-        || (!facts.is_legacy_mig && is_kind && matches_labels(session.facts(), task, node))
+        || (!facts.is_legacy_mig && is_kind && matches_node(session.facts(), task, node))
 }
 
 /// Whether the node may run one more pod. A share that opens a card counts as two, as with KAI's reservation
@@ -150,6 +150,8 @@ pub(crate) fn has_pod_slot(session: &Session<'_>, node: usize, request: &Resourc
     let places = node_state.idle.pods + node_state.releasing.pods;
     match request.share {
         None => places > 0,
+        // Its pod is there.
+        Some(share) if share.only.is_some() => places > 0,
         Some(share) if node_state.cards_that_fit(share).count() >= share.devices => places > 0,
         Some(_) => places > 1,
     }

@@ -182,6 +182,10 @@ impl NodeState {
     ) -> impl Iterator<Item = (CardKey, SharedCard, CardAsk)> {
         let counted = (!self.sizes.is_listed()).then(|| share.of(self.card_memory));
         self.shared.iter().filter_map(move |(&key, &card)| {
+            let is_it = |only| self.sizes.class_of(key) == Some(only);
+            if !share.only.is_none_or(is_it) {
+                return None;
+            }
             let size = self.size(key);
             let bytes = match counted {
                 Some(bytes) => bytes?,

@@ -20,7 +20,7 @@ pub(crate) fn request_anywhere(
         TaskGpuRequest::None | TaskGpuRequest::Whole(_) | TaskGpuRequest::Partitions(_) => false,
     };
     let has_claims = !asked.claims.is_empty() || !asked.extended.is_empty();
-    if depends_on_size || has_claims || facts.nodes().is_empty() {
+    if depends_on_size || has_claims || asked.pinned.is_some() || facts.nodes().is_empty() {
         return None;
     }
     Some(request_on(facts, task, 0))
@@ -55,6 +55,7 @@ pub(crate) fn request_on(facts: &ClusterSnapshot<'_>, task: usize, node: usize) 
                 foreign_limits: task.task.foreign_limits,
                 devices: usize::try_from(*devices).unwrap_or(usize::MAX),
                 smallest: Bytes::ZERO,
+                only: facts.pinned_class(task.task, node),
             });
         }
     }
@@ -133,6 +134,12 @@ fn whole_zone_request(facts: &ClusterSnapshot<'_>, task: usize) -> ZoneAmounts {
         asked.is_guaranteed,
         true,
     )
+}
+
+/// Whether the node has the labels that the task requires, and the card to which it is pinned.
+pub(crate) fn matches_node(facts: &ClusterSnapshot<'_>, task: usize, node: usize) -> bool {
+    let mut pinned = facts.task(task).task.pinned.iter();
+    pinned.all(|pinned| pinned.node == facts.node(node).name) && matches_labels(facts, task, node)
 }
 
 /// Whether the node has the labels that the task requires.

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::cluster::{
 };
 use crate::gang::{JobView, PodSetTree};
 use crate::inter_pod_affinity::AffinityTerms;
-use crate::node_resources::CardKey;
+use crate::node_resources::{CardKey, CardSizes};
 
 mod build;
 
@@ -39,6 +39,8 @@ pub(crate) struct ClusterSnapshot<'a> {
     /// What the queues divide.
     total: ResourceAmounts,
     most_zones: usize,
+    /// The cards to which tasks are pinned, by node.
+    pinned: BTreeMap<&'a str, BTreeSet<&'a str>>,
     /// The tasks by name, built on first use.
     task_numbers: OnceCell<BTreeMap<&'a str, usize>>,
 }
@@ -248,6 +250,25 @@ impl<'a> ClusterSnapshot<'a> {
 
     pub(crate) fn total(&self) -> ResourceAmounts {
         self.total
+    }
+
+    /// The cards of a node to which tasks are pinned.
+    pub(crate) fn pinned_cards(&self, node: &str) -> BTreeSet<&'a str> {
+        self.pinned.get(node).cloned().unwrap_or_default()
+    }
+
+    /// The size class of the card to which a task is pinned; `None` if it is not pinned. On another node, and if the card
+    /// cannot be allocated, there is no card of that class.
+    pub(crate) fn pinned_class(&self, task: &Task, node: usize) -> Option<usize> {
+        let pinned = task.pinned.as_ref()?;
+        let node = self.nodes[node];
+        let sizes = CardSizes::of(&node.listed, &self.pinned_cards(&node.name));
+        let class = sizes.pinned_class(&pinned.card);
+        Some(
+            class
+                .filter(|_| node.name == pinned.node)
+                .unwrap_or(usize::MAX),
+        )
     }
 
     /// How many NUMA zones the node with the most of them has.

@@ -19,20 +19,24 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use super::agent_client::{AgentConnector, AgentEndpoint, status_text};
-use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
+use super::agents::{
+    AgentAllocation, AgentAllocationState, AgentCard, AgentStatus, ShareSuspension,
+};
 use super::event::{AgentRequest, SchedulerEvent};
 use super::heartbeats;
 use apportion_model::cards::CardShare;
 
 mod requests;
 
-use requests::{answer, resize_answer, send_request};
+use requests::{answer, resize_answer, send_request, suspension_answer};
 
 /// Indices into the addresses of a node. The first address that is set wins.
 const NODE: usize = 0;
 const AGENT: usize = 1;
 /// How long an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an agent may take to move the memory of a pod. It gives up earlier.
+const COPY_PATIENCE: Duration = Duration::from_secs(600);
 /// How long until a lost connection is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -170,6 +174,8 @@ impl AgentWorkers {
         let answer = match unsent {
             Some(AgentRequest::Allocate { pod, .. }) => SchedulerEvent::Refused(pod, why()),
             Some(AgentRequest::Resize { pod, .. }) => SchedulerEvent::NotResized(pod, why()),
+            Some(AgentRequest::Suspend { pod, .. }) => SchedulerEvent::NotSuspended(pod, why()),
+            Some(AgentRequest::Resume { pod, .. }) => SchedulerEvent::NotResumed(pod, why()),
             _ => return,
         };
         let _ = self.events.send(answer);
@@ -271,6 +277,7 @@ fn agent_status(list: v1::ListReply) -> AgentStatus {
     let node = list.node.unwrap_or_default();
     AgentStatus {
         overcommit: OvercommitFactor::from_hundredths(node.overcommit_hundredths),
+        can_suspend: node.can_suspend,
         cards: fitted(list.cards.into_iter().map(card)),
         held: fitted(list.allocations.into_iter().map(agent_allocation)),
     }
@@ -299,6 +306,7 @@ fn agent_allocation(allocation: v1::Allocation) -> AgentAllocation {
             AgentAllocationState::Reserved
         }
     };
+    let suspension = share_suspension(&allocation);
     let uid = match allocation.holder.and_then(|holder| holder.kind) {
         Some(Kind::PodUid(uid)) => Some(uid),
         Some(Kind::Pid(_) | Kind::Claim(_)) => None,
@@ -326,7 +334,34 @@ fn agent_allocation(allocation: v1::Allocation) -> AgentAllocation {
         uid,
         name: allocation.name,
         stage,
+        suspension,
         shares: fitted(allocation.grants.into_iter().map(share)),
+    }
+}
+
+fn share_suspension(allocation: &v1::Allocation) -> ShareSuspension {
+    match allocation.suspension() {
+        _ if allocation.called_in || allocation.idle => ShareSuspension::Awake,
+        v1::SuspensionState::Suspending => ShareSuspension::FallingAsleep,
+        v1::SuspensionState::Suspended => ShareSuspension::Asleep,
+        // One that is being woken holds its memory again.
+        v1::SuspensionState::Running
+        | v1::SuspensionState::Resuming
+        | v1::SuspensionState::Unspecified => ShareSuspension::Awake,
+    }
+}
+
+/// Lets an agent suspend or resume a pod, and sends the answer as an event.
+async fn move_programs(
+    to: Arc<AgentEndpoint>,
+    request: AgentRequest,
+    events: UnboundedSender<SchedulerEvent>,
+) {
+    let done = timeout(COPY_PATIENCE, Box::pin(send_request(&to, &request))).await;
+    let done =
+        done.unwrap_or_else(|_| Err(format!("the agent did not answer within {COPY_PATIENCE:?}")));
+    if let Some(answer) = suspension_answer(request, done) {
+        let _ = events.send(answer);
     }
 }
 
@@ -337,6 +372,14 @@ async fn send_requests(
     events: UnboundedSender<SchedulerEvent>,
 ) {
     while let Some(request) = requests.recv().await {
+        if matches!(
+            *request,
+            AgentRequest::Suspend { .. } | AgentRequest::Resume { .. }
+        ) {
+            // It takes as long as the copy of the memory, and nothing that is asked for later depends on it.
+            tokio::spawn(move_programs(to.clone(), *request, events.clone()));
+            continue;
+        }
         // A request needs much more memory than a worker that waits for one. The box frees it afterwards.
         let done = timeout(PATIENCE, Box::pin(send_request(&to, &request))).await;
         let done =

@@ -33,6 +33,17 @@ pub(crate) enum AgentAllocationState {
     Draining,
 }
 
+/// Whether the programs of an allocation sleep because its scheduler asked for it. Those that sleep for another reason
+/// count as awake: what is guaranteed to them stays reserved, and their agent wakes them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ShareSuspension {
+    #[default]
+    Awake,
+    FallingAsleep,
+    /// What is guaranteed to them is free for others.
+    Asleep,
+}
+
 /// One allocation in an agent's ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentAllocation {
@@ -41,6 +52,7 @@ pub(crate) struct AgentAllocation {
     pub(crate) uid: Option<String>,
     pub(crate) name: String,
     pub(crate) stage: AgentAllocationState,
+    pub(crate) suspension: ShareSuspension,
     pub(crate) shares: Vec<CardShare>,
 }
 
@@ -49,6 +61,8 @@ pub(crate) struct AgentAllocation {
 pub(crate) struct AgentStatus {
     /// How far the limits on a card may exceed it; `None` if an older agent does not say.
     pub(crate) overcommit: Option<OvercommitFactor>,
+    /// Whether its driver can put programs to sleep.
+    pub(crate) can_suspend: bool,
     pub(crate) cards: Vec<AgentCard>,
     pub(crate) held: Vec<AgentAllocation>,
 }

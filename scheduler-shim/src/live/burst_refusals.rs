@@ -51,6 +51,7 @@ mod tests {
     #[test]
     fn a_refusal_counts_for_a_while_and_only_where_somebody_bursts() {
         let status = |burst| AgentStatus {
+            can_suspend: false,
             overcommit: None,
             cards: vec![AgentCard {
                 uuid: "GPU-1".to_owned(),

@@ -17,6 +17,7 @@ use super::event::{PodRef, SchedulerEffect};
 use super::model::{ClusterModel, PendingEviction};
 use super::pending_binds::PendingBind;
 use super::resizes::PlannedResize;
+use super::suspensions::pod_of_share;
 use apportion_model::cards::{FRACTION, REGULAR};
 use apportion_model::occupancy::NodeOccupancy;
 use apportion_model::shards::programs::are_stopped;
@@ -31,6 +32,10 @@ const PARTITION: &str = "MigInstance";
 struct RoundPlan {
     units: Vec<Vec<PendingBind>>,
     evictions: Vec<PodRef>,
+    /// Pods that are suspended and not evicted.
+    suspensions: Vec<PodRef>,
+    /// Suspended pods whose GPUs have room.
+    resumes: Vec<PodRef>,
     /// Pods with the nodes that are kept for them; `None` if no node is any more.
     nominations: Vec<(String, Option<String>)>,
     resizes: Vec<PlannedResize>,
@@ -42,6 +47,7 @@ impl ClusterModel {
     pub(crate) fn decide(&mut self, now: Duration) -> Vec<SchedulerEffect> {
         self.ending.retain(|_, end| end.is_believed(now));
         self.assumed_claims.keep_pending(&self.pending_binds);
+        self.forget_shown_suspensions(now);
         let mut effects = self.reconcile_all(now);
         effects.extend(self.heartbeats.readiness_changes(now, &self.agents));
         effects.extend(self.left_behind_claims(now));
@@ -70,6 +76,8 @@ impl ClusterModel {
             let pod = self.inventory.find("Pod", namespace, name);
             effects.extend(pod.and_then(|pod| self.nominations.write(now, pod, node)));
         }
+        effects.extend(self.suspend(plan.suspensions));
+        effects.extend(self.resume(plan.resumes));
         for pod in plan.evictions {
             self.ending.insert(pod.uid.clone(), PendingEviction::Asked);
             effects.push(SchedulerEffect::Evict(pod));
@@ -78,8 +86,9 @@ impl ClusterModel {
     }
 
     fn plan(&self, now: Duration) -> RoundPlan {
-        let mut snapshot = self.cluster(now);
+        let mut snapshot = self.undivided_cluster(now);
         let resizes = self.plan_resizes(now, &mut snapshot.cluster);
+        self.divide_shares(now, &mut snapshot);
         let tasks = by_name(&snapshot.cluster);
         let all: Vec<&Task> = tasks.values().copied().collect();
         let mut assigner = CardAssigner::of(self, &all);
@@ -96,11 +105,18 @@ impl ClusterModel {
             .collect();
         for decision in step(now, &snapshot.cluster) {
             match decision {
+                Decision::Evict { ref task, .. } if let Some(pod) = pod_of_share(task) => {
+                    let pod = self.pod(pod).filter(|_| !self.spares_all);
+                    plan.suspensions.extend(pod);
+                }
                 Decision::Evict { task, .. } => {
                     let pod = self.pod(&task);
                     plan.evictions.extend(
                         pod.filter(|pod| !self.spares_all && !self.ending.contains_key(&pod.uid)),
                     );
+                }
+                Decision::Bind { ref task, .. } if let Some(pod) = pod_of_share(task) => {
+                    plan.resumes.extend(self.pod(pod));
                 }
                 Decision::Bind {
                     job,
@@ -136,6 +152,8 @@ impl ClusterModel {
                 }
             }
         }
+        let evicted = &plan.evictions;
+        plan.suspensions.retain(|pod| !evicted.contains(pod));
         // Without evictions no room becomes free, and none is given up.
         if !self.spares_all {
             plan.nominations = nominated.into_iter().collect();

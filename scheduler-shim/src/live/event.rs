@@ -65,6 +65,14 @@ pub(crate) enum SchedulerEvent {
     Resized(PodRef),
     /// An agent has not changed it, and why.
     NotResized(PodRef, String),
+    /// An agent has put the programs of a pod to sleep.
+    Suspended(PodRef),
+    /// An agent has not, and why.
+    NotSuspended(PodRef, String),
+    /// An agent has woken the programs of a pod.
+    Resumed(PodRef),
+    /// An agent has not, and why.
+    NotResumed(PodRef, String),
     /// The write of a running pod's new size ended; whether it succeeded.
     AllocatedWritten(PodRef, bool),
     /// The claims of a pod were reserved for it.
@@ -199,6 +207,16 @@ pub(crate) enum AgentRequest {
         /// Its cards and how many bytes of each.
         shares: Vec<CardShare>,
     },
+    /// Put the programs of a pod to sleep; the answer is an event.
+    Suspend {
+        id: String,
+        pod: PodRef,
+    },
+    /// Wake the programs of a pod; the answer is an event.
+    Resume {
+        id: String,
+        pod: PodRef,
+    },
 }
 
 impl AgentRequest {
@@ -236,6 +254,12 @@ pub(crate) enum PodEventReason {
     Evicted,
     /// Its eviction was refused.
     NotEvicted,
+    /// It was suspended for others.
+    Suspended,
+    /// It could not be suspended.
+    NotSuspended,
+    /// It was suspended, and goes on.
+    Resumed,
     /// It runs, and its node's agent refuses to allocate for it.
     NotAdopted,
     /// It runs, and has another size now.

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
+use super::agents::{
+    AgentAllocation, AgentAllocationState, AgentCard, AgentStatus, ShareSuspension,
+};
 use super::event::{
     AgentRequest, PodEventReason, PodRef, SchedulerEffect, SchedulerEvent, StatusUpdate,
 };
@@ -33,6 +35,7 @@ mod random;
 mod reclaim;
 mod resizes;
 mod stopped;
+mod suspensions;
 mod weights;
 
 const CARD: u64 = 1000 << 20;
@@ -51,6 +54,10 @@ struct FakePod {
 
 #[derive(Clone, Debug, Default)]
 struct FakeAgent {
+    /// Whether its driver can put programs to sleep.
+    can_suspend: bool,
+    /// Whether suspensions fail and cannot be undone.
+    is_stuck: bool,
     held: Vec<(AgentAllocation, Duration)>,
     /// What programs use of cards above their guarantees.
     lent: BTreeMap<String, u64>,
@@ -85,6 +92,8 @@ struct FakeCluster {
     ending: Vec<String>,
     /// How many `Scheduled` events each pod got, by UID.
     published: BTreeMap<String, usize>,
+    /// What was said about suspensions, by name of the pod.
+    suspension_events: Vec<(String, PodEventReason)>,
     /// What was said about resizes, by name of the pod.
     resize_events: Vec<(String, PodEventReason, String)>,
 }
@@ -129,7 +138,13 @@ impl FakeCluster {
             waiting_events: Vec::new(),
             queues,
             agents: NODES
-                .map(|node| (node.to_owned(), FakeAgent::default()))
+                .map(|node| {
+                    let agent = FakeAgent {
+                        can_suspend: true,
+                        ..FakeAgent::default()
+                    };
+                    (node.to_owned(), agent)
+                })
                 .into(),
             model: ClusterModel::new(vec!["kai-scheduler".to_owned()]),
             events: VecDeque::new(),
@@ -138,6 +153,7 @@ impl FakeCluster {
             evicted: None,
             ending: Vec::new(),
             published: BTreeMap::new(),
+            suspension_events: Vec::new(),
             resize_events: Vec::new(),
         };
         world.start_scheduler();
@@ -188,6 +204,7 @@ impl FakeCluster {
         };
         AgentStatus {
             overcommit,
+            can_suspend: self.agents[node].can_suspend,
             cards: (0..CARDS)
                 .map(|card| AgentCard {
                     uuid: uuid(node, card),
@@ -254,6 +271,14 @@ impl FakeCluster {
                     .push((pod.name.clone(), *reason, message.clone())),
                 SchedulerEffect::PublishEvent {
                     pod,
+                    reason:
+                        reason @ (PodEventReason::Suspended
+                        | PodEventReason::NotSuspended
+                        | PodEventReason::Resumed),
+                    ..
+                } => self.suspension_events.push((pod.name.clone(), *reason)),
+                SchedulerEffect::PublishEvent {
+                    pod,
                     reason: PodEventReason::Unschedulable,
                     message,
                 } => self
@@ -312,6 +337,13 @@ impl FakeCluster {
                 }
                 AgentRequest::Resize { pod, .. } => {
                     self.events.push_back(SchedulerEvent::NotResized(pod, why));
+                }
+                AgentRequest::Suspend { pod, .. } => {
+                    self.events
+                        .push_back(SchedulerEvent::NotSuspended(pod, why));
+                }
+                AgentRequest::Resume { pod, .. } => {
+                    self.events.push_back(SchedulerEvent::NotResumed(pod, why));
                 }
                 AgentRequest::Commit { .. } | AgentRequest::Release { .. } => {}
             }

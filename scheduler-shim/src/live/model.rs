@@ -21,6 +21,7 @@ use super::heartbeats::{self, AgentHeartbeats};
 use super::nominations::WrittenNominations;
 use super::pending_binds::{BindOutcome, PendingBinds};
 use super::resizes::PendingResizes;
+use super::suspensions::PendingSuspensions;
 use super::usage_recorder::UsageRecorder;
 use super::view;
 use crate::policy_options::PolicyOptions;
@@ -58,6 +59,8 @@ pub(crate) struct ClusterModel {
     pub(crate) agents: TrackedAgents,
     pub(crate) heartbeats: AgentHeartbeats,
     pub(crate) pending_binds: PendingBinds,
+    /// Pods that are being suspended or resumed.
+    pub(crate) suspensions: PendingSuspensions,
     /// Running pods whose request has changed.
     pub(crate) resizes: PendingResizes,
     /// Allocations of resource claims that the API server does not show yet.
@@ -114,6 +117,7 @@ impl ClusterModel {
             agents: TrackedAgents::default(),
             heartbeats: AgentHeartbeats::default(),
             pending_binds: PendingBinds::default(),
+            suspensions: PendingSuspensions::default(),
             resizes: PendingResizes::default(),
             assumed_claims: AssumedClaims::default(),
             deleted_claims: BTreeMap::new(),
@@ -178,6 +182,14 @@ impl ClusterModel {
             SchedulerEvent::NotResized(pod, why) => {
                 let refused = self.resizes.refused(now, &pod.uid, why);
                 refused.into_iter().collect()
+            }
+            SchedulerEvent::Suspended(pod) => self.suspended(now, pod),
+            SchedulerEvent::NotSuspended(pod, why) => self.not_suspended(now, pod, &why),
+            SchedulerEvent::Resumed(pod) => self.resumed(now, pod),
+            SchedulerEvent::NotResumed(pod, why) => {
+                tracing::info!(pod = pod.full(), why, "Suspended pod not resumed");
+                self.not_resumed(now, &pod);
+                Vec::new()
             }
             SchedulerEvent::AllocatedWritten(pod, is_done) => {
                 self.resizes.written(now, &pod.uid, is_done);
@@ -343,6 +355,7 @@ impl ClusterModel {
         self.adopted.remove(uid);
         self.last_events.remove(uid);
         self.resizes.gone(uid);
+        self.suspensions.gone(uid);
         let BindOutcome { mut effects, .. } = self.pending_binds.gone(uid);
         for (node, held) in self.agents.of_pod(uid) {
             let release = AgentRequest::Release { id: held.id }.to(node);

@@ -21,6 +21,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::metrics::SchedulerMetrics;
 use super::model::ClusterModel;
+use super::suspensions::share_of_pod;
 use super::usage_recorder::UsageRecorder;
 use super::view::{gpu_node, now};
 use apportion_exit::CommandFailure;
@@ -94,11 +95,24 @@ fn explain(model: &ClusterModel, pod: &str, as_json: bool) -> Result<String, Str
         ));
     }
     let now = now();
-    let snapshot = model.cluster(now);
+    let pod = model.pod(&name);
+    let sleeper = pod.as_ref().filter(|pod| model.is_suspended(&pod.uid));
+    let runs = pod.as_ref().is_some_and(|pod| model.has_node(pod));
+    // A pod that runs is shown with all that it has.
+    let snapshot = if runs && sleeper.is_none() {
+        model.undivided_cluster(now)
+    } else {
+        model.cluster(now)
+    };
     let decided = decided_cluster::decide(now, &snapshot.cluster);
     let report = report::report(&snapshot, &decided, ObjectWarnings::default());
-    let mut explanation = explain::explain(&snapshot, &decided, &report, &name);
-    if let Some(pod) = model.pod(&name) {
+    let mut explanation = if sleeper.is_some() {
+        let share = share_of_pod(&name);
+        explain::explain(&snapshot, &decided, &report, &share).of_suspended(&name)
+    } else {
+        explain::explain(&snapshot, &decided, &report, &name)
+    };
+    if let Some(pod) = pod {
         explanation.resize = model.resizes.explain(&pod.uid);
         explanation.devices = model.explain_devices(&pod.uid);
     }

@@ -34,6 +34,13 @@ const NEVER: Duration = Duration::from_secs(3_000_000_000);
 
 impl ClusterModel {
     pub(crate) fn cluster(&self, now: Duration) -> ClusterSnapshot<'_> {
+        let mut snapshot = self.undivided_cluster(now);
+        self.divide_shares(now, &mut snapshot);
+        snapshot
+    }
+
+    /// The cluster before pods that can be suspended are divided.
+    pub(crate) fn undivided_cluster(&self, now: Duration) -> ClusterSnapshot<'_> {
         let mut warnings = ObjectWarnings::default();
         let mut snapshot = snapshot::snapshot(
             &self.inventory,
@@ -226,7 +233,7 @@ impl ClusterModel {
         self.inventory.pod(namespace, name)
     }
 
-    fn uid(&self, task: &Task) -> Option<String> {
+    pub(crate) fn uid(&self, task: &Task) -> Option<String> {
         Some(self.object(task)?.uid().to_owned())
     }
 

@@ -140,10 +140,11 @@ impl MachineServer {
 
     /// The client that a caller names by a pid of its own PID namespace.
     pub(crate) fn named(&self, caller: Pid, pid: Pid) -> Option<Pid> {
-        let namespace = pid_namespace(caller)?;
-        if pid_namespace(std::process::id() as Pid).as_ref() == Some(&namespace) {
+        // Without CAP_SYS_PTRACE, as in a container, the namespaces of others cannot be read.
+        if pids_by_namespace(caller)?.len() == 1 {
             return Some(pid);
         }
+        let namespace = pid_namespace(caller)?;
         let state = self.state();
         let mut clients = state.processes.keys().copied();
         clients.find(|client| {
@@ -349,9 +350,15 @@ fn pid_namespace(pid: Pid) -> Option<PathBuf> {
 
 /// A process's pid in its own PID namespace.
 fn innermost_pid(pid: Pid) -> Option<Pid> {
+    pids_by_namespace(pid)?.pop()
+}
+
+/// A process's pids in the PID namespaces from this one to its own.
+fn pids_by_namespace(pid: Pid) -> Option<Vec<Pid>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let pids = status
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))?;
-    pids.split_whitespace().last()?.parse().ok()
+    let pids = pids.split_whitespace().map(str::parse);
+    pids.collect::<Result<_, _>>().ok()
 }

@@ -321,6 +321,7 @@ fn task(task: &format::ScenarioTask) -> Result<Task> {
     };
     Ok(Task {
         limit: None,
+        pinned: None,
         foreign_limits: None,
         name: task.id.clone(),
         set: task.subgroup.clone(),

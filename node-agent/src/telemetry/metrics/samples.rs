@@ -343,26 +343,33 @@ pub(super) fn guarantee_calls(facts: &ScrapeSnapshot) -> Vec<Sample> {
     call_stats::RESULTS.into_iter().map(of).collect()
 }
 
+/// Who suspended an allocation. Clients cannot suspend pods, so it was the scheduler of a pod.
+fn suspension_cause(of: &v1::Allocation) -> &'static str {
+    let holder = of.holder.as_ref().and_then(|holder| holder.kind.as_ref());
+    match holder {
+        _ if of.called_in => "guarantee",
+        _ if of.idle => "idle",
+        Some(v1::holder::Kind::PodUid(_)) => "scheduler",
+        _ => "client",
+    }
+}
+
 /// The sum of a number of all suspended allocations, by who suspended them.
 fn by_cause(facts: &ScrapeSnapshot, count: fn(&v1::Allocation) -> u64) -> Vec<Sample> {
     let all = facts.view.list.allocations.iter();
     let asleep: Vec<_> = all
         .filter(|of| of.suspension() == v1::SuspensionState::Suspended)
         .collect();
-    let of = |(cause, is_called_in, is_idle): (&str, bool, bool)| {
-        let those = asleep.iter();
-        let those = those.filter(|of| of.called_in == is_called_in && of.idle == is_idle);
+    let of = |cause: &str| {
+        let those = asleep.iter().filter(|of| suspension_cause(of) == cause);
         (
             vec![cause.to_owned()],
             number(those.map(|of| count(of)).sum()),
         )
     };
-    let causes = [
-        ("client", false, false),
-        ("guarantee", true, false),
-        ("idle", false, true),
-    ];
-    causes.map(of).to_vec()
+    ["client", "guarantee", "idle", "scheduler"]
+        .map(of)
+        .to_vec()
 }
 
 pub(super) fn suspended_shares(facts: &ScrapeSnapshot) -> Vec<Sample> {

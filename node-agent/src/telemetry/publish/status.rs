@@ -93,10 +93,19 @@ fn holders(uuid: &str, allocations: &[v1::Allocation]) -> Vec<GpuHolder> {
         .flat_map(|of| of.grants.iter().map(move |grant| (of, grant)));
     let on_card = shares.filter(|(_, grant)| grant.card == uuid);
     on_card
-        .map(|(allocation, grant)| GpuHolder {
-            suspended: sleeps(allocation.suspension()),
-            idle: allocation.idle,
-            ..holder(&allocation.name, grant)
+        .map(|(allocation, grant)| {
+            let holder = holder(&allocation.name, grant);
+            let guaranteed_bytes = if is_reclaimed(allocation) {
+                Some(0)
+            } else {
+                holder.guaranteed_bytes
+            };
+            GpuHolder {
+                suspended: sleeps(allocation.suspension()),
+                idle: allocation.idle,
+                guaranteed_bytes,
+                ..holder
+            }
         })
         .collect()
 }
@@ -109,6 +118,16 @@ fn sleeps(suspension: v1::SuspensionState) -> bool {
         | v1::SuspensionState::Suspended
         | v1::SuspensionState::Resuming => true,
     }
+}
+
+/// Whether a pod sleeps for its scheduler, or is on its way, so that others have its guarantee.
+fn is_reclaimed(allocation: &v1::Allocation) -> bool {
+    let holder = allocation.holder.as_ref();
+    let holder = holder.and_then(|holder| holder.kind.as_ref());
+    matches!(holder, Some(v1::holder::Kind::PodUid(_)))
+        && sleeps(allocation.suspension())
+        && !allocation.called_in
+        && !allocation.idle
 }
 
 fn holder(name: &str, grant: &v1::Grant) -> GpuHolder {

@@ -99,7 +99,12 @@ fn unmet_memory(
         0
     };
     let (mut shortfalls, mut over) = (Vec::new(), Vec::new());
-    for (card, size, holders) in cards(decided, node) {
+    let is_possible = |card: &str| {
+        let mut pinned = task.pinned.iter();
+        pinned.all(|pinned| pinned.card == card)
+    };
+    let possible = cards(decided, node).into_iter();
+    for (card, size, holders) in possible.filter(|(card, ..)| is_possible(card)) {
         let capacity = CardCapacity {
             total: size,
             reserved: Bytes::ZERO,

@@ -131,9 +131,16 @@ pub(crate) struct CardShareRequest {
     pub(crate) devices: usize,
     /// The smallest card that may be used: on a smaller one, bytes count for more than a queue has left.
     pub(crate) smallest: Bytes,
+    /// The size class of the node that it must have, if it is pinned to a card.
+    pub(crate) only: Option<usize>,
 }
 
 impl CardShareRequest {
+    /// Whether it may go to cards of a size class.
+    pub(super) fn takes(&self, class: usize) -> bool {
+        self.only.is_none_or(|only| only == class)
+    }
+
     /// What is taken of a card of this size; `None` if such a card can't be used, also because the share would be
     /// less there than the smallest that an agent gives.
     pub(crate) fn of(&self, size: Bytes) -> Option<Bytes> {

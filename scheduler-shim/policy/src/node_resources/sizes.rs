@@ -1,9 +1,10 @@
 //! The cards of a node whose cards are known one by one: how many of each size are available.
 //!
 //! Cards of one size are interchangeable, so unshared cards stay a count per size. Which of them a pod gets is
-//! settled at the end. An unhealthy card is not available, and the pods on it take nothing from others.
+//! settled at the end. A card to which a task is pinned is not interchangeable, and is a class of its own. An unhealthy
+//! card is not available, and the pods on it take nothing from others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::Bytes;
 
@@ -14,6 +15,8 @@ use crate::cluster::ListedCard;
 #[derive(Clone, Debug)]
 struct SizeClass {
     size: Bytes,
+    /// The name of its only card, if tasks are pinned to that.
+    pinned: Option<String>,
     total: i64,
     idle: i64,
     /// Cards that are being released, less those that are reserved.
@@ -44,17 +47,20 @@ pub(crate) struct CardSizes {
 }
 
 impl CardSizes {
-    pub(crate) fn of(cards: &[ListedCard]) -> Self {
-        let mut counts: BTreeMap<Bytes, i64> = BTreeMap::new();
+    /// The cards of a node, and the names of those to which tasks are pinned.
+    pub(crate) fn of(cards: &[ListedCard], pinned: &BTreeSet<&str>) -> Self {
+        let mut counts: BTreeMap<(Bytes, Option<&str>), i64> = BTreeMap::new();
         for card in cards.iter().filter(|card| card.is_healthy) {
-            *counts.entry(card.memory).or_default() += 1;
+            let name = pinned.get(card.name.as_str()).copied();
+            *counts.entry((card.memory, name)).or_default() += 1;
         }
         Self {
             is_listed: !cards.is_empty(),
             classes: counts
                 .into_iter()
-                .map(|(size, total)| SizeClass {
+                .map(|((size, pinned), total)| SizeClass {
                     size,
+                    pinned: pinned.map(str::to_owned),
                     total,
                     idle: total,
                     releasing: 0,
@@ -79,9 +85,22 @@ impl CardSizes {
         self.classes.iter().map(|class| class.size)
     }
 
-    /// The class of cards of a size.
+    /// The class of cards of a size. One of a single card is only named if there is no other.
     pub(crate) fn class(&self, size: Bytes) -> Option<usize> {
         self.classes.iter().position(|class| class.size == size)
+    }
+
+    /// The class of a card.
+    pub(crate) fn class_of_listed(&self, card: &ListedCard) -> Option<usize> {
+        self.pinned_class(&card.name)
+            .or_else(|| self.class(card.memory))
+            .filter(|_| card.is_healthy)
+    }
+
+    /// The class of a card to which tasks are pinned.
+    pub(crate) fn pinned_class(&self, name: &str) -> Option<usize> {
+        let is_it = |class: &SizeClass| class.pinned.as_deref() == Some(name);
+        self.classes.iter().position(is_it)
     }
 
     /// Records the size class of an available card.
@@ -123,29 +142,33 @@ impl CardSizes {
             .sum()
     }
 
+    /// The classes whose cards can hold the share, with their indices.
+    fn fitting_classes(
+        &self,
+        share: &CardShareRequest,
+    ) -> impl Iterator<Item = (usize, &SizeClass)> {
+        let classes = self.classes.iter().enumerate();
+        classes.filter(|(index, class)| share.takes(*index) && share.of(class.size).is_some())
+    }
+
     /// How many cards a share could open.
     pub(crate) fn openable(&self, share: &CardShareRequest, only_now: bool) -> i64 {
-        let classes = self.classes.iter();
-        let fitting = classes.filter(|class| share.of(class.size).is_some());
-        fitting
-            .map(SizeClass::had)
+        self.fitting_classes(share)
+            .map(|(_, class)| class.had())
             .map(|(now, soon)| if only_now { now } else { soon })
             .sum()
     }
 
     /// How many cards could ever hold the share.
     pub(crate) fn fitting(&self, share: &CardShareRequest) -> i64 {
-        let classes = self.classes.iter();
-        let fitting = classes.filter(|class| share.of(class.size).is_some());
-        fitting.map(|class| class.total).sum()
+        let fitting = self.fitting_classes(share);
+        fitting.map(|(_, class)| class.total).sum()
     }
 
     /// The cards that a share could open: the size class, and whether others must leave first.
     pub(crate) fn openings(&self, share: &CardShareRequest) -> Vec<(usize, bool)> {
         let most = i64::try_from(share.devices).unwrap_or(i64::MAX);
-        let classes = self.classes.iter().enumerate();
-        let fitting = classes.filter(|(_, class)| share.of(class.size).is_some());
-        fitting
+        self.fitting_classes(share)
             .flat_map(|(index, class)| {
                 let (now, soon) = class.had();
                 (0..soon.min(most)).map(move |number| (index, number >= now))

@@ -1,7 +1,7 @@
 //! Takes the snapshot: sorts and numbers everything.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,9 @@ use std::time::Duration;
 use apportion_abi::{Bytes, Share};
 
 use crate::amounts::{ResourceAmounts, ResourceKind};
-use crate::cluster::{Cluster, Job, Node, ResourceClaim, Task, TaskGpuRequest, parts_of};
+use crate::cluster::{
+    Cluster, Job, Node, PinnedCard, ResourceClaim, Task, TaskGpuRequest, parts_of,
+};
 use crate::gang::PodSetTree;
 use crate::inter_pod_affinity::AffinityTerms;
 use crate::node_resources::CardKey;
@@ -50,9 +52,20 @@ impl<'a> ClusterSnapshot<'a> {
             total: nodes.iter().map(|node| capacity(node)).sum(),
             most_zones: nodes.iter().map(|node| node.zones.len()).max().unwrap_or(0),
             nodes,
+            pinned: pinned_cards(cluster),
             task_numbers: OnceCell::new(),
         }
     }
+}
+
+/// The cards to which tasks are pinned, by node.
+fn pinned_cards(cluster: &Cluster) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut pinned: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
+    for PinnedCard { node, card } in tasks.filter_map(|task| task.pinned.as_ref()) {
+        pinned.entry(node).or_default().insert(card);
+    }
+    pinned
 }
 
 /// What is numbered: jobs, tasks and claims name each other by their index.

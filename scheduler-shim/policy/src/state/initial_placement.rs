@@ -101,7 +101,7 @@ fn know_size(
         return;
     };
     let sizes = &mut state.totals.node_mut(node).sizes;
-    match sizes.class(card.memory).filter(|_| card.is_healthy) {
+    match sizes.class_of_listed(card) {
         Some(class) => sizes.know(key, class),
         None => sizes.know_dead(key, card.memory),
     }

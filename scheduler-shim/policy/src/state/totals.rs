@@ -3,7 +3,7 @@
 //! A total changes only with a task, by [`SessionTotals::remove`] and [`SessionTotals::add`], and both take the whole
 //! state of the task. So the totals always are the sum over all tasks, and setting an old state again restores them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::amounts::ResourceAmounts;
@@ -37,7 +37,10 @@ impl SessionTotals {
         let nodes = facts.nodes().iter();
         Self {
             nodes: nodes
-                .map(|node| empty_node(node, profiles, &parts))
+                .map(|node| {
+                    let pinned = facts.pinned_cards(&node.name);
+                    empty_node(node, &pinned, profiles, &parts)
+                })
                 .collect(),
             queues,
             affinity: AffinityCounts::of(facts.affinity_terms()),
@@ -147,7 +150,12 @@ impl SessionTotals {
     }
 }
 
-fn empty_node(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeState {
+fn empty_node(
+    node: &Node,
+    pinned: &BTreeSet<&str>,
+    profiles: &[String],
+    parts: &Rc<Vec<f64>>,
+) -> NodeState {
     let total = NodeResources {
         cpu: node.cpu_millis,
         memory: node.memory,
@@ -170,7 +178,7 @@ fn empty_node(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeSta
         mig: node.mig,
         parts: Rc::clone(parts),
         shared: BTreeMap::new(),
-        sizes: CardSizes::of(&node.listed),
+        sizes: CardSizes::of(&node.listed, pinned),
         legacy: 0,
         zones: NumaZones::new(node.numa, node.numa_scope, node.zones.clone()),
     }

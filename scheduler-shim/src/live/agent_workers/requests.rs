@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use apportion_abi::BurstTerms;
-use apportion_proto::v1::{self, allocate_reply, holder::Kind, resize_reply};
+use apportion_proto::v1::{self, allocate_reply, holder::Kind, resize_reply, resume_reply};
 
 use super::super::agent_client::{AgentEndpoint, FencedAgentClient, status_text};
 use super::super::event::{AgentRequest, PodRef, SchedulerEvent};
@@ -40,6 +40,26 @@ pub(super) fn resize_answer(pod: PodRef, done: AgentAnswer) -> SchedulerEvent {
     }
 }
 
+/// The event after a suspension or a resume.
+pub(super) fn suspension_answer(
+    request: AgentRequest,
+    done: AgentAnswer,
+) -> Option<SchedulerEvent> {
+    let done = match done {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(AgentRefusal { why, .. })) | Err(why) => Err(why),
+    };
+    match (request, done) {
+        (AgentRequest::Suspend { pod, .. }, Ok(())) => Some(SchedulerEvent::Suspended(pod)),
+        (AgentRequest::Suspend { pod, .. }, Err(why)) => {
+            Some(SchedulerEvent::NotSuspended(pod, why))
+        }
+        (AgentRequest::Resume { pod, .. }, Ok(())) => Some(SchedulerEvent::Resumed(pod)),
+        (AgentRequest::Resume { pod, .. }, Err(why)) => Some(SchedulerEvent::NotResumed(pod, why)),
+        _ => None,
+    }
+}
+
 fn refusal(shortfall: v1::Shortfall) -> AgentRefusal {
     AgentRefusal {
         why: shortfall.sentence,
@@ -64,6 +84,11 @@ pub(super) async fn send_request(to: &AgentEndpoint, request: &AgentRequest) -> 
             idle_after,
         } => return allocate(agent, pod, shares, (*terms, *idle_after)).await,
         AgentRequest::Resize { id, shares, .. } => return resize(agent, id, shares).await,
+        AgentRequest::Resume { id, .. } => return resume(agent, id).await,
+        AgentRequest::Suspend { id, .. } => {
+            let id = id.clone();
+            agent.suspend(v1::SuspendRequest { id }).await.map(|_| ())
+        }
         AgentRequest::Commit { id, pod } => {
             let kind = Some(Kind::PodUid(pod.uid.clone()));
             let holder = Some(v1::Holder { kind });
@@ -121,6 +146,19 @@ async fn resize(agent: &mut FencedAgentClient, id: &str, shares: &[CardShare]) -
     Ok(match reply.into_inner().result {
         Some(resize_reply::Result::Allocation(allocation)) => Ok(allocation.id),
         Some(resize_reply::Result::Shortfall(shortfall)) => Err(refusal(shortfall)),
+        None => Err(empty_answer()),
+    })
+}
+
+async fn resume(agent: &mut FencedAgentClient, id: &str) -> AgentAnswer {
+    let id = id.to_owned();
+    let reply = agent
+        .resume(v1::ResumeRequest { id })
+        .await
+        .map_err(|status| status_text(&status))?;
+    Ok(match reply.into_inner().result {
+        Some(resume_reply::Result::Allocation(allocation)) => Ok(allocation.id),
+        Some(resume_reply::Result::Shortfall(shortfall)) => Err(refusal(shortfall)),
         None => Err(empty_answer()),
     })
 }

@@ -28,6 +28,9 @@ impl ApiWriter {
             | PodEventReason::NotBound
             | PodEventReason::Evicted
             | PodEventReason::NotEvicted
+            | PodEventReason::Suspended
+            | PodEventReason::NotSuspended
+            | PodEventReason::Resumed
             | PodEventReason::NotAdopted
             | PodEventReason::Resized
             | PodEventReason::ResizeDeferred
@@ -85,6 +88,9 @@ const fn event_fields(reason: PodEventReason) -> (events::EventType, &'static st
         PodEventReason::NotBound => (Warning, "BindingError", "Binding"),
         PodEventReason::Evicted => (Normal, "Evict", "Evicting"),
         PodEventReason::NotEvicted => (Normal, "EvictionRefused", "Evicting"),
+        PodEventReason::Suspended => (Normal, "Suspended", "Suspending"),
+        PodEventReason::NotSuspended => (Normal, "SuspensionFailed", "Suspending"),
+        PodEventReason::Resumed => (Normal, "Resumed", "Resuming"),
         PodEventReason::NotAdopted => (Warning, "NotAdopted", "Adopting"),
         PodEventReason::Resized => (Normal, "Resized", "Resizing"),
         PodEventReason::ResizeDeferred => (Warning, "ResizeDeferred", "Resizing"),

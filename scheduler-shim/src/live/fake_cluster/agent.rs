@@ -4,16 +4,20 @@ use std::time::Duration;
 
 use super::{
     AgentAllocation, AgentAllocationState, AgentRequest, CARD, FakeAgent, FakeCluster, PodRef,
-    SchedulerEvent,
+    SchedulerEvent, ShareSuspension,
 };
 use apportion_model::cards::CardShare;
 
 impl FakeAgent {
     pub(super) fn resize(&mut self, id: &str, shares: Vec<CardShare>) -> Result<(), String> {
         let others = self.held.iter().filter(|(held, _)| held.id != id);
+        let others = others.filter(|(held, _)| held.suspension != ShareSuspension::Asleep);
         let others: Vec<CardShare> = others.flat_map(|(held, _)| held.shares.clone()).collect();
         let found = self.held.iter_mut().find(|(held, _)| held.id == id);
         let (held, _) = found.ok_or_else(|| "there is no such allocation".to_owned())?;
+        if held.suspension != ShareSuspension::Awake {
+            return Err("it is suspended".to_owned());
+        }
         for share in &shares {
             let of_card = others.iter().filter(|other| other.card == share.card);
             let taken: u64 = of_card.map(|other| other.bytes.0).sum();
@@ -35,6 +39,36 @@ impl FakeAgent {
         Ok(())
     }
 
+    /// Puts the programs of an allocation to sleep, or wakes them if their memory is free.
+    fn move_programs(&mut self, id: &str, goal: ShareSuspension) -> Result<(), String> {
+        let others = self.held.iter().map(|(held, _)| held);
+        let others = others.filter(|held| held.id != id);
+        let awake = others.filter(|held| held.suspension != ShareSuspension::Asleep);
+        let taken: Vec<CardShare> = awake.flat_map(|held| held.shares.clone()).collect();
+        let mut held = self.held.iter_mut().map(|(held, _)| held);
+        let held = held.find(|held| held.id == id);
+        let held = held.ok_or_else(|| "there is no such allocation".to_owned())?;
+        if goal == ShareSuspension::Asleep && self.is_stuck {
+            held.suspension = ShareSuspension::FallingAsleep;
+            return Err("what was done is being undone".to_owned());
+        }
+        if goal == ShareSuspension::Asleep && !self.can_suspend {
+            return Err("the driver cannot suspend programs".to_owned());
+        }
+        let has_room = |share: &CardShare| {
+            let of_card = taken.iter().filter(|other| other.card == share.card);
+            of_card.map(|other| other.bytes.0).sum::<u64>() + share.bytes.0 <= CARD
+        };
+        if goal == ShareSuspension::Awake
+            && held.suspension == ShareSuspension::Asleep
+            && !held.shares.iter().all(has_room)
+        {
+            return Err("the card is full".to_owned());
+        }
+        held.suspension = goal;
+        Ok(())
+    }
+
     pub(super) fn allocate(
         &mut self,
         now: Duration,
@@ -53,8 +87,10 @@ impl FakeAgent {
             };
         }
         for share in &shares {
-            let all = self.held.iter().flat_map(|(held, _)| &held.shares);
-            let taken: u64 = all
+            let awake = self.held.iter().map(|(held, _)| held);
+            let awake = awake.filter(|held| held.suspension != ShareSuspension::Asleep);
+            let taken: u64 = awake
+                .flat_map(|held| &held.shares)
                 .filter(|other| other.card == share.card)
                 .map(|other| other.bytes.0)
                 .sum();
@@ -68,6 +104,7 @@ impl FakeAgent {
             uid: Some(pod.uid.clone()),
             name: pod.full(),
             stage: AgentAllocationState::Reserved,
+            suspension: ShareSuspension::Awake,
             shares,
         };
         self.held.push((held, now + Duration::from_secs(60)));
@@ -126,6 +163,22 @@ impl FakeCluster {
                 self.events.push_back(match answer {
                     Ok(()) => SchedulerEvent::Resized(pod),
                     Err(why) => SchedulerEvent::NotResized(pod, why),
+                });
+            }
+            AgentRequest::Suspend { id, pod } => {
+                let answer = agent.move_programs(&id, ShareSuspension::Asleep);
+                self.events.push_back(match answer {
+                    Ok(()) if !fails => SchedulerEvent::Suspended(pod),
+                    Ok(()) => SchedulerEvent::NotSuspended(pod, "lost".to_owned()),
+                    Err(why) => SchedulerEvent::NotSuspended(pod, why),
+                });
+            }
+            AgentRequest::Resume { id, pod } => {
+                let answer = agent.move_programs(&id, ShareSuspension::Awake);
+                self.events.push_back(match answer {
+                    Ok(()) if !fails => SchedulerEvent::Resumed(pod),
+                    Ok(()) => SchedulerEvent::NotResumed(pod, "lost".to_owned()),
+                    Err(why) => SchedulerEvent::NotResumed(pod, why),
                 });
             }
             AgentRequest::Commit { .. } | AgentRequest::Release { .. } => {}

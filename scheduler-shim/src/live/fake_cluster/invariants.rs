@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apportion_groups::ObjectView;
 
-use super::{AgentAllocationState, CARD, CARDS, FakeCluster, uuid};
+use super::{AgentAllocationState, CARD, CARDS, FakeCluster, ShareSuspension, uuid};
 use apportion_model::cards;
 
 impl FakeCluster {
@@ -12,6 +12,9 @@ impl FakeCluster {
     pub(super) fn is_within_cards(&self) -> bool {
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         for pod in self.pods.values().filter(|pod| Self::is_bound(pod)) {
+            if self.is_asleep(pod) {
+                continue;
+            }
             let written = cards::written(ObjectView::new(&pod.object));
             for share in written.into_iter().flatten() {
                 *sums.entry(share.card).or_default() += share.bytes.0;
@@ -20,7 +23,8 @@ impl FakeCluster {
         let mut decided: BTreeMap<&str, u64> = BTreeMap::new();
         let agents = self.agents.values();
         let held = agents.flat_map(|agent| &agent.held);
-        for share in held.flat_map(|(held, _)| &held.shares) {
+        let awake = held.filter(|(held, _)| held.suspension != ShareSuspension::Asleep);
+        for share in awake.flat_map(|(held, _)| &held.shares) {
             *decided.entry(&share.card).or_default() += share.bytes.0;
         }
         sums.values()
@@ -46,6 +50,9 @@ impl FakeCluster {
                     AgentAllocationState::Allocated,
                     "{uid} is bound and not committed"
                 );
+                if held.suspension == ShareSuspension::Asleep {
+                    continue;
+                }
                 for share in &held.shares {
                     let card = (0..CARDS).find(|card| uuid(node, *card) == share.card);
                     left[card.expect("a card of the node")] -= share.bytes.0;

@@ -36,8 +36,9 @@ impl FakeCluster {
     /// The kubelet has ended an evicted pod.
     pub(super) fn end(&mut self, which: usize) {
         let name = self.ending.remove(which);
+        // A user may have deleted it.
         let which = self.pods.keys().position(|known| *known == name);
-        self.delete(which.expect("it runs until its kubelet has ended it"));
+        which.into_iter().for_each(|which| self.delete(which));
     }
 
     /// Delivers an event. Those of one watch and of one agent stay in order.

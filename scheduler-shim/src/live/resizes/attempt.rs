@@ -11,7 +11,9 @@ use apportion_policy::Session;
 use apportion_policy::cluster::{Cluster, TaskGpuRequest};
 
 use super::{FIRST, NewSize, PendingResize, ResizeRefusal, ResizeStage};
-use crate::live::agents::{AgentAllocation, AgentAllocationState, AgentCard, AgentStatus};
+use crate::live::agents::{
+    AgentAllocation, AgentAllocationState, AgentCard, AgentStatus, ShareSuspension,
+};
 use crate::live::card_assignment;
 use crate::live::event::{AgentRequest, PodRef, SchedulerEffect};
 use crate::live::model::ClusterModel;
@@ -168,7 +170,7 @@ impl ResizeRound<'_> {
         let Some(node) = read.and_then(|read| read.node()) else {
             return Ok(None);
         };
-        if model.ending.contains_key(&pod.uid) {
+        if model.ending.contains_key(&pod.uid) || model.is_suspended(&pod.uid) {
             return Ok(None);
         }
         let agent = model.agents.of(node).filter(|agent| agent.is_here);
@@ -268,7 +270,8 @@ impl ResizeRound<'_> {
             .status
             .held
             .iter()
-            .filter(|held| held.id != there.held.id);
+            .filter(|held| held.id != there.held.id)
+            .filter(|held| held.suspension != ShareSuspension::Asleep);
         let held = others.filter_map(|held| {
             let shares = match &held.uid {
                 Some(uid) => self.counted(uid, held.shares.clone()),

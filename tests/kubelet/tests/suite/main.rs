@@ -12,6 +12,7 @@ mod mounts;
 mod node;
 mod pods;
 mod quarantine;
+mod reclaimed;
 mod rival;
 mod sleepers;
 mod storm;
