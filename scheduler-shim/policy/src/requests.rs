@@ -29,6 +29,7 @@ pub(crate) fn request_anywhere(
 /// What a task takes of a node.
 pub(crate) fn request_on(facts: &ClusterSnapshot<'_>, task: usize, node: usize) -> ResourceRequest {
     let cards = facts.cards_on(task, node);
+    let only = facts.pinned_class(task, node);
     let task = facts.task(task);
     let mut request = ResourceRequest {
         resources: NodeResources {
@@ -55,7 +56,7 @@ pub(crate) fn request_on(facts: &ClusterSnapshot<'_>, task: usize, node: usize) 
                 foreign_limits: task.task.foreign_limits,
                 devices: usize::try_from(*devices).unwrap_or(usize::MAX),
                 smallest: Bytes::ZERO,
-                only: facts.pinned_class(task.task, node),
+                only,
             });
         }
     }

@@ -18,7 +18,7 @@ use crate::cluster::{
 };
 use crate::gang::{JobView, PodSetTree};
 use crate::inter_pod_affinity::AffinityTerms;
-use crate::node_resources::{CardKey, CardSizes};
+use crate::node_resources::CardKey;
 
 mod build;
 
@@ -41,6 +41,8 @@ pub(crate) struct ClusterSnapshot<'a> {
     most_zones: usize,
     /// The cards to which tasks are pinned, by node.
     pinned: BTreeMap<&'a str, BTreeSet<&'a str>>,
+    /// The nodes and the size classes of these cards, by task.
+    pinned_classes: BTreeMap<usize, (usize, usize)>,
     /// The tasks by name, built on first use.
     task_numbers: OnceCell<BTreeMap<&'a str, usize>>,
 }
@@ -259,16 +261,14 @@ impl<'a> ClusterSnapshot<'a> {
 
     /// The size class of the card to which a task is pinned; `None` if it is not pinned. On another node, and if the card
     /// cannot be allocated, there is no card of that class.
-    pub(crate) fn pinned_class(&self, task: &Task, node: usize) -> Option<usize> {
-        let pinned = task.pinned.as_ref()?;
-        let node = self.nodes[node];
-        let sizes = CardSizes::of(&node.listed, &self.pinned_cards(&node.name));
-        let class = sizes.pinned_class(&pinned.card);
-        Some(
-            class
-                .filter(|_| node.name == pinned.node)
-                .unwrap_or(usize::MAX),
-        )
+    pub(crate) fn pinned_class(&self, task: usize, node: usize) -> Option<usize> {
+        const NONE: usize = usize::MAX;
+        self.tasks[task].task.pinned.as_ref()?;
+        let found = self.pinned_classes.get(&task);
+        Some(match found {
+            Some(&(of, class)) if of == node => class,
+            _ => NONE,
+        })
     }
 
     /// How many NUMA zones the node with the most of them has.

@@ -14,7 +14,7 @@ use crate::cluster::{
 };
 use crate::gang::PodSetTree;
 use crate::inter_pod_affinity::AffinityTerms;
-use crate::node_resources::CardKey;
+use crate::node_resources::{CardKey, CardSizes};
 use crate::snapshot::{
     ClaimFacts, ClusterCardSizes, ClusterSnapshot, GivenDevices, JobFacts, TaskFacts, find_node,
 };
@@ -37,6 +37,7 @@ impl<'a> ClusterSnapshot<'a> {
             lists.add_job(job, queues, &card_sizes);
         }
         let tasks: Vec<&Task> = lists.tasks.iter().map(|facts| facts.task).collect();
+        let pinned = pinned_cards(cluster);
         Self {
             now,
             cluster,
@@ -51,8 +52,9 @@ impl<'a> ClusterSnapshot<'a> {
             profiles: profiles(cluster, &nodes),
             total: nodes.iter().map(|node| capacity(node)).sum(),
             most_zones: nodes.iter().map(|node| node.zones.len()).max().unwrap_or(0),
+            pinned_classes: pinned_classes(&tasks, &nodes, &pinned),
+            pinned,
             nodes,
-            pinned: pinned_cards(cluster),
             task_numbers: OnceCell::new(),
         }
     }
@@ -66,6 +68,27 @@ fn pinned_cards(cluster: &Cluster) -> BTreeMap<&str, BTreeSet<&str>> {
         pinned.entry(node).or_default().insert(card);
     }
     pinned
+}
+
+/// The nodes and the size classes of the cards to which tasks are pinned, by task. A card that cannot be allocated has no
+/// class.
+fn pinned_classes(
+    tasks: &[&Task],
+    nodes: &[&Node],
+    pinned: &BTreeMap<&str, BTreeSet<&str>>,
+) -> BTreeMap<usize, (usize, usize)> {
+    let mut sizes: BTreeMap<usize, CardSizes> = BTreeMap::new();
+    let pins = tasks.iter().enumerate();
+    let pins = pins.filter_map(|(task, of)| Some((task, of.pinned.as_ref()?)));
+    let classes = pins.filter_map(|(task, pin)| {
+        let node = find_node(nodes, &pin.node)?;
+        let sizes = sizes.entry(node).or_insert_with(|| {
+            let on_node = pinned.get(pin.node.as_str());
+            CardSizes::of(&nodes[node].listed, on_node.unwrap_or(&BTreeSet::new()))
+        });
+        Some((task, (node, sizes.pinned_class(&pin.card)?)))
+    });
+    classes.collect()
 }
 
 /// What is numbered: jobs, tasks and claims name each other by their index.
