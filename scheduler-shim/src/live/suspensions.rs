@@ -169,15 +169,9 @@ impl ClusterModel {
         let [share] = held.shares.as_slice() else {
             return None;
         };
-        let mut rest = job.clone();
-        for rest in &mut rest.tasks {
-            rest.cards = TaskGpuRequest::None;
-            rest.limit = None;
-            rest.on.clear();
-        }
         if task.status != TaskStatus::Running {
             let is_asleep = held.suspension == ShareSuspension::Asleep;
-            return is_asleep.then_some((rest, None));
+            return is_asleep.then(|| (without_share(job), None));
         }
         let stage = self.stage(now, &uid, node, held);
         let is_divided = stage != ShareStage::Running
@@ -192,11 +186,10 @@ impl ClusterModel {
             node: node.to_owned(),
             card: share.card.clone(),
         };
-        let mut job = share_job(job, task, stage, pinned);
-        job.last_start = job
-            .last_start
-            .max(self.suspensions.resumed.get(&uid).copied());
-        Some((rest, Some(job)))
+        let mut share = share_job(job, task, stage, pinned);
+        let resumed = self.suspensions.resumed.get(&uid).copied();
+        share.last_start = share.last_start.max(resumed);
+        Some((without_share(job), Some(share)))
     }
 
     /// The node of a pod with one committed allocation, and the allocation.
@@ -369,6 +362,17 @@ impl ClusterModel {
             self.suspensions.waits.failed(&pod.uid, now);
         }
     }
+}
+
+/// The job of a pod with all that it has of its node except the GPU.
+fn without_share(job: &Job) -> Job {
+    let mut rest = job.clone();
+    for task in &mut rest.tasks {
+        task.cards = TaskGpuRequest::None;
+        task.limit = None;
+        task.on.clear();
+    }
+    rest
 }
 
 /// The job that is the share of a pod.
