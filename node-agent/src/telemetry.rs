@@ -9,5 +9,6 @@ pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod notice;
 pub(crate) mod publish;
+mod suspension;
 pub(crate) mod suspension_stats;
 pub(crate) mod view;

@@ -10,6 +10,7 @@ use apportion_proto::v1;
 
 use crate::telemetry::call_stats;
 use crate::telemetry::idle_stats;
+use crate::telemetry::suspension::suspension_cause;
 use crate::telemetry::suspension_stats::{ACTIONS, RESULTS};
 
 use super::snapshot::{self, ScrapeSnapshot, ShareMetrics};
@@ -341,17 +342,6 @@ pub(super) fn guarantee_calls(facts: &ScrapeSnapshot) -> Vec<Sample> {
     let calls = &facts.view.counts.calls;
     let of = |result: &'static str| (vec![result.to_owned()], number(calls.count_of(result)));
     call_stats::RESULTS.into_iter().map(of).collect()
-}
-
-/// Who suspended an allocation. Clients cannot suspend pods, so it was the scheduler of a pod.
-fn suspension_cause(of: &v1::Allocation) -> &'static str {
-    let holder = of.holder.as_ref().and_then(|holder| holder.kind.as_ref());
-    match holder {
-        _ if of.called_in => "guarantee",
-        _ if of.idle => "idle",
-        Some(v1::holder::Kind::PodUid(_)) => "scheduler",
-        _ => "client",
-    }
 }
 
 /// The sum of a number of all suspended allocations, by who suspended them.

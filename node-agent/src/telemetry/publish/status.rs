@@ -8,6 +8,7 @@ use apportion_proto::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
+use crate::telemetry::suspension::{is_reclaimed, sleeps};
 use crate::telemetry::view::AgentView;
 
 /// The condition that says whether shares can be granted.
@@ -108,26 +109,6 @@ fn holders(uuid: &str, allocations: &[v1::Allocation]) -> Vec<GpuHolder> {
             }
         })
         .collect()
-}
-
-/// Whether processes of an allocation may be asleep.
-fn sleeps(suspension: v1::SuspensionState) -> bool {
-    match suspension {
-        v1::SuspensionState::Unspecified | v1::SuspensionState::Running => false,
-        v1::SuspensionState::Suspending
-        | v1::SuspensionState::Suspended
-        | v1::SuspensionState::Resuming => true,
-    }
-}
-
-/// Whether a pod sleeps for its scheduler, or is on its way, so that others have its guarantee.
-fn is_reclaimed(allocation: &v1::Allocation) -> bool {
-    let holder = allocation.holder.as_ref();
-    let holder = holder.and_then(|holder| holder.kind.as_ref());
-    matches!(holder, Some(v1::holder::Kind::PodUid(_)))
-        && sleeps(allocation.suspension())
-        && !allocation.called_in
-        && !allocation.idle
 }
 
 fn holder(name: &str, grant: &v1::Grant) -> GpuHolder {
