@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{ASKS, FakeCluster, NODES};
 
 #[derive(Clone, Debug)]
-enum RandomStep {
+pub(super) enum RandomStep {
     Create(usize, bool),
     Delete(usize),
     Decide,
@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = RandomStep> {
 }
 
 impl FakeCluster {
-    fn take(&mut self, step: &RandomStep) {
+    pub(super) fn take(&mut self, step: &RandomStep) {
         match step {
             RandomStep::Create(ask, is_gang) => self.create(ASKS[*ask], *is_gang),
             RandomStep::Delete(which) => self.delete(*which),

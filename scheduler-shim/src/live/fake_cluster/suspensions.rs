@@ -1,11 +1,10 @@
 //! Queues whose pods are suspended before they are evicted.
 
-use std::time::Duration;
-
 use apportion_abi::names::ANNOTATION_QUEUE_SUSPENDS;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::random::{self, RandomStep};
 use super::{
     ASKS, CARD, CARDS, FakeCluster, FakePod, NODES, PodEventReason, SchedulerEvent,
     ShareSuspension, queue,
@@ -204,40 +203,38 @@ fn others_are_moved_for_a_sleeper_while_its_queue_has_less_than_theirs() {
 
 #[derive(Clone, Debug)]
 enum SuspendingStep {
+    Usual(RandomStep),
     Create(bool, usize, bool),
-    Delete(usize),
-    Decide,
-    Event,
-    Agent(bool, bool),
-    Api(usize, bool),
     Start,
     End(usize),
-    Wait(u64),
     Driver(bool, bool),
-    CrashScheduler,
-    CrashAgent(bool),
-    CrashApi,
+}
+
+fn usual_step() -> impl Strategy<Value = RandomStep> {
+    prop_oneof![
+        2 => (0..20_usize).prop_map(RandomStep::Delete),
+        6 => Just(RandomStep::Decide),
+        16 => Just(RandomStep::Event),
+        10 => (any::<bool>(), prop::bool::weighted(0.05))
+            .prop_map(|(node, fails)| RandomStep::AgentEffect(node, fails)),
+        10 => (0..8_usize, prop::bool::weighted(0.1))
+            .prop_map(|(which, fails)| RandomStep::ApiEffect(which, fails)),
+        2 => (0..90_u64).prop_map(RandomStep::Wait),
+        1 => Just(RandomStep::CrashScheduler),
+        1 => any::<bool>().prop_map(RandomStep::CrashAgent),
+        1 => Just(RandomStep::CrashApi),
+    ]
 }
 
 fn step() -> impl Strategy<Value = SuspendingStep> {
     prop_oneof![
+        49 => usual_step().prop_map(SuspendingStep::Usual),
         5 => (any::<bool>(), 0..ASKS.len(), prop::bool::weighted(0.1))
             .prop_map(|(first, ask, is_gang)| SuspendingStep::Create(first, ask, is_gang)),
-        2 => (0..20_usize).prop_map(SuspendingStep::Delete),
-        6 => Just(SuspendingStep::Decide),
-        16 => Just(SuspendingStep::Event),
-        10 => (any::<bool>(), prop::bool::weighted(0.05))
-            .prop_map(|(node, fails)| SuspendingStep::Agent(node, fails)),
-        10 => (0..8_usize, prop::bool::weighted(0.1))
-            .prop_map(|(which, fails)| SuspendingStep::Api(which, fails)),
         4 => Just(SuspendingStep::Start),
         3 => (0..8_usize).prop_map(SuspendingStep::End),
-        2 => (0..90_u64).prop_map(SuspendingStep::Wait),
         1 => (any::<bool>(), any::<bool>())
             .prop_map(|(node, can_suspend)| SuspendingStep::Driver(node, can_suspend)),
-        1 => Just(SuspendingStep::CrashScheduler),
-        1 => any::<bool>().prop_map(SuspendingStep::CrashAgent),
-        1 => Just(SuspendingStep::CrashApi),
     ]
 }
 
@@ -245,26 +242,10 @@ impl FakeCluster {
     fn take_suspending(&mut self, step: &SuspendingStep) {
         let node = |first: bool| NODES[usize::from(first)];
         match *step {
+            SuspendingStep::Usual(ref step) => self.take(step),
             SuspendingStep::Create(first, ask, is_gang) => {
                 let queue = if first { "first" } else { "second" };
                 self.create_in(queue, "preemptible", ASKS[ask], is_gang);
-            }
-            SuspendingStep::Delete(which) => self.delete(which),
-            SuspendingStep::Decide => {
-                let effects = self.model.decide(self.now);
-                self.queue(effects);
-            }
-            SuspendingStep::Event => {
-                if let Some(event) = self.events.pop_front() {
-                    self.deliver(event);
-                }
-            }
-            SuspendingStep::Agent(first, fails) => self.agent_effect(node(first), fails),
-            SuspendingStep::Api(which, fails) => {
-                if !self.api.is_empty() {
-                    let effect = self.api.remove(which % self.api.len());
-                    self.answer(effect, fails);
-                }
             }
             SuspendingStep::Start => self.start_pods(),
             SuspendingStep::End(which) => {
@@ -272,15 +253,11 @@ impl FakeCluster {
                     self.end(which % self.ending.len());
                 }
             }
-            SuspendingStep::Wait(seconds) => self.wait(Duration::from_secs(seconds)),
             SuspendingStep::Driver(first, can_suspend) => {
                 let agent = self.agents.get_mut(node(first)).expect("it is there");
                 agent.can_suspend = can_suspend;
                 self.show(node(first));
             }
-            SuspendingStep::CrashScheduler => self.start_scheduler(),
-            SuspendingStep::CrashAgent(first) => self.crash_agent(node(first)),
-            SuspendingStep::CrashApi => self.crash_api(),
         }
     }
 
@@ -311,7 +288,7 @@ impl FakeCluster {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: super::random::cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: random::cases(), ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_sleepers_hold_nothing_and_wake_when_there_is_room(
