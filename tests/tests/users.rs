@@ -10,8 +10,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use apportion_abi::paths;
+use apportion_proto::v1::ListRequest;
+use apportion_proto::{connect, identity};
 use apportion_tests::{CommandOutput, MIB, PATIENCE, TestHost, eventually};
 use serde_json::Value;
+use tokio::runtime::Builder;
+use tonic::{Code, Request, Status};
 
 const ALICE: u32 = 4711;
 const BOB: u32 = 4712;
@@ -116,13 +120,46 @@ fn a_user_resumes_only_within_the_quota() {
     first.step("touch 0").ok();
 }
 
+/// Makes this thread a user's.
+fn become_user(user: u32) {
+    // SAFETY: the call changes numbers of this thread only; libc's function would change all threads.
+    let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+    assert_eq!(changed, 0, "root may be anybody");
+}
+
+/// Asks the agent something as a user, with a scheduler's term.
+fn ask_with_term(host: &TestHost, user: u32, term: u64) -> Result<(), Status> {
+    let socket = host.instance().join(paths::AGENT_SOCKET);
+    let asked = std::thread::spawn(move || {
+        become_user(user);
+        // The agent sees the user of the thread that connects, so all is done in this one.
+        let runtime = Builder::new_current_thread().enable_all().build();
+        runtime.expect("it starts").block_on(async {
+            let mut client = connect(&socket).await.expect("the agent serves");
+            let mut request = Request::new(ListRequest {});
+            request.metadata_mut().insert(identity::TERM, term.into());
+            client.list(request).await.map(drop)
+        })
+    });
+    asked.join().expect("it does not panic")
+}
+
+#[test]
+fn a_users_term_locks_no_scheduler_out() {
+    let Some(host) = shared_host() else { return };
+    let _agent = host.agent(&["--tick", "50", "--users", "all"]);
+    ask_with_term(&host, 0, 5).expect("it is the first scheduler");
+    ask_with_term(&host, ALICE, 1000).expect("a user may ask");
+    ask_with_term(&host, 0, 6).expect("the next scheduler has a later term");
+    let over = ask_with_term(&host, 0, 5).expect_err("the first one's term is over");
+    assert_eq!(over.code(), Code::FailedPrecondition, "{over}");
+}
+
 /// Connections to the agent that a user opens and keeps.
 fn connections(host: &TestHost, user: u32, count: usize) -> Vec<UnixStream> {
     let socket = host.instance().join(paths::AGENT_SOCKET);
     let connected = std::thread::spawn(move || {
-        // SAFETY: the call changes numbers of this thread only; libc's function would change all threads.
-        let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
-        assert_eq!(changed, 0, "root may be anybody");
+        become_user(user);
         let connected = (0..count).map(|_| UnixStream::connect(&socket));
         connected.collect::<Result<Vec<_>, _>>()
     })
