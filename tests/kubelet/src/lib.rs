@@ -9,6 +9,7 @@
 
 mod api;
 mod claims;
+mod fake_node;
 mod kubelet;
 mod pods;
 mod runtime;
@@ -17,6 +18,7 @@ mod state;
 mod whole;
 
 pub use api::ApiServer;
+pub use fake_node::{FakeNode, mounted, pod_of};
 pub use kubelet::FakeKubelet;
 pub use pods::PodsApi;
 pub use runtime::Runtime;

@@ -3,13 +3,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use apportion_kubelet_tests::{ApiServer, PodOf, PodsApi};
+use apportion_kubelet_tests::{ApiServer, FakeNode, PodOf, PodsApi, mounted};
 use apportion_proto::v1::{Allocation, AllocationState, ClaimHolder, holder};
 use apportion_tests::{CONTEXT, MIB, cards};
 use serde_json::Value;
 
 use crate::delivery::start;
-use crate::node::{Node, mounted};
 
 mod storm;
 
@@ -19,13 +18,13 @@ const VARIABLE: &str = "KUBECONFIG";
 
 /// A node whose agent serves claims.
 struct ClaimNode {
-    node: Node,
+    node: FakeNode,
     api: ApiServer,
 }
 
 impl ClaimNode {
     async fn new(count: usize) -> Self {
-        let mut node = Node::idle(&cards(count), 8);
+        let mut node = FakeNode::idle(&cards(count), 8);
         let api = ApiServer::listen(&node.host.dir().join("kubeconfig")).await;
         start_agent(&mut node, "on").await;
         Self { node, api }
@@ -79,7 +78,7 @@ impl ClaimNode {
     }
 }
 
-async fn start_agent(node: &mut Node, dra: &str) {
+async fn start_agent(node: &mut FakeNode, dra: &str) {
     let kubeconfig = node.host.dir().join("kubeconfig");
     let options = ["--dra", dra, "--node-name", "node-1"];
     node.start_agent_in(&options, &[(VARIABLE, &kubeconfig)])

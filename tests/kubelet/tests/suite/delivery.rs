@@ -2,13 +2,12 @@
 
 use std::fs;
 
+use apportion_kubelet_tests::{FakeNode, mounted, pod_of};
 use apportion_tests::{CONTEXT, MIB, VictimProcess, built, cards};
 use serde_json::Value;
 
-use crate::node::{Node, mounted, pod_of};
-
 /// Runs a victim with the account and the library of the grant, as a runtime would.
-pub(crate) fn start(node: &Node, grant: &Value) -> VictimProcess {
+pub(crate) fn start(node: &FakeNode, grant: &Value) -> VictimProcess {
     let account = mounted(grant, "/.apportion/limits");
     let mut command = node.host.program(built("victim"));
     command
@@ -31,7 +30,7 @@ pub(crate) fn start(node: &Node, grant: &Value) -> VictimProcess {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_finds_the_grant_of_its_pod_and_is_held_to_it_until_its_end() {
-    let node = Node::new(1, 4).await;
+    let node = FakeNode::new(1, 4).await;
     let placed = node.place("u1", 0, 2000).await.expect("the card is empty");
     let slot = node
         .kubelet
@@ -85,7 +84,7 @@ async fn a_grant_has_the_drivers_limit_where_the_driver_keeps_one() {
     for (release, expected) in [("615", &limits[..]), ("580", &[])] {
         let mut machine = cards(1);
         machine.driver = serde_json::from_value(release.into()).expect("a release");
-        let node = Node::of(&machine, 4, &["--cgroup-root", root]).await;
+        let node = FakeNode::of(&machine, 4, &["--cgroup-root", root]).await;
         node.place("u1", 0, 2000).await.expect("the card is empty");
         let admitted = node.kubelet.admit("u1", "train", &["main"]).await;
         let slot = admitted.expect("a slot is free");
@@ -111,7 +110,7 @@ fn is_writable(root: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_happens_at_the_kubelet_shows_in_metrics() {
-    let node = Node::new(1, 4).await;
+    let node = FakeNode::new(1, 4).await;
     node.place("u1", 0, 2000).await.expect("the card is empty");
     let started = |result: &str| {
         let name = "apportion_prestart_duration_seconds_count";
@@ -145,7 +144,7 @@ async fn what_happens_at_the_kubelet_shows_in_metrics() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_nobody_placed_does_not_start_and_is_told_why() {
-    let node = Node::new(1, 4).await;
+    let node = FakeNode::new(1, 4).await;
     let slot = node
         .kubelet
         .admit("u1", "stray", &["main"])
@@ -172,7 +171,7 @@ async fn a_pod_that_nobody_placed_does_not_start_and_is_told_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_is_faster_than_the_commit_does_it() {
-    let node = Node::new(1, 4).await;
+    let node = FakeNode::new(1, 4).await;
     node.reserve("u1", 0, 2000)
         .await
         .expect("the card is empty");
@@ -190,7 +189,7 @@ async fn a_kubelet_that_is_faster_than_the_commit_does_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_and_the_container_after_an_init_container_find_the_same_account() {
-    let node = Node::new(1, 4).await;
+    let node = FakeNode::new(1, 4).await;
     node.place("u1", 0, 2000).await.expect("the card is empty");
     let slot = node
         .kubelet
@@ -210,7 +209,7 @@ async fn a_restart_and_the_container_after_an_init_container_find_the_same_accou
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_account_or_library_was_removed_does_not_start() {
-    let node = Node::new(1, 4).await;
+    let node = FakeNode::new(1, 4).await;
     node.place("u1", 0, 2000).await.expect("the card is empty");
     let slot = node
         .kubelet
@@ -247,7 +246,7 @@ async fn a_container_whose_account_or_library_was_removed_does_not_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_without_an_agent_does_not_start() {
-    let mut node = Node::new(1, 4).await;
+    let mut node = FakeNode::new(1, 4).await;
     node.place("u1", 0, 2000).await.expect("the card is empty");
     node.kubelet
         .admit("u1", "train", &["main"])
@@ -267,7 +266,7 @@ async fn a_container_without_an_agent_does_not_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_starts_again_is_told_of_the_slots_within_a_second() {
-    let mut node = Node::new(1, 4).await;
+    let mut node = FakeNode::new(1, 4).await;
     node.place("u1", 0, 2000).await.expect("the card is empty");
     let slot = node
         .kubelet

@@ -1,15 +1,13 @@
 //! A slot that the kubelet gives to two pods. That happens when it answers a list request while it waits for the
 //! plugin. The second pod is refused, and no other slot is affected.
 
-use apportion_kubelet_tests::PodOf;
-
-use crate::node::{Node, pod_of};
+use apportion_kubelet_tests::{FakeNode, PodOf, pod_of};
 
 const ONE: [(&str, usize, bool); 1] = [("main", 1, false)];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_a_running_pod_holds_is_refused_to_another() {
-    let node = Node::new(1, 4).await;
+    let node = FakeNode::new(1, 4).await;
     node.place("u1", 0, 2000).await.expect("the card is empty");
     let slot = node.kubelet.admit("u1", "first", &["main"]).await;
     let slot = slot.expect("a slot is free");
@@ -46,7 +44,7 @@ async fn a_slot_that_a_running_pod_holds_is_refused_to_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_of_two_pods_starts_neither_and_the_others_start_as_ever() {
-    let node = Node::new(1, 4).await;
+    let node = FakeNode::new(1, 4).await;
     for uid in ["u1", "u2", "u3"] {
         node.place(uid, 0, 2000).await.expect("the card has room");
     }
@@ -86,7 +84,7 @@ async fn a_slot_of_two_pods_starts_neither_and_the_others_start_as_ever() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_card_of_two_pods_starts_neither_and_the_other_cards_are_given_as_ever() {
-    let node = Node::new(3, 4).await;
+    let node = FakeNode::new(3, 4).await;
     let first = node.kubelet.admit_whole("u1", "first", &ONE).await;
     let device = first.expect("three are idle").whole[0].1[0].clone();
     let started = node.kubelet.before_whole_start("u1", "main").await;
@@ -140,7 +138,7 @@ async fn a_whole_card_of_two_pods_starts_neither_and_the_other_cards_are_given_a
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_card_that_a_running_pod_holds_is_refused_to_another() {
-    let node = Node::new(2, 4).await;
+    let node = FakeNode::new(2, 4).await;
     let first = node.kubelet.admit_whole("u1", "first", &ONE).await;
     let device = first.expect("both are idle").whole[0].1[0].clone();
     let again = node.kubelet.hand_whole(std::slice::from_ref(&device)).await;

@@ -4,26 +4,15 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use apportion_abi::paths;
-use apportion_kubelet_tests::PodsApi;
+use apportion_kubelet_tests::{FakeNode, PodsApi, mounted};
 use apportion_proto::v1;
-use apportion_tests::{CONTEXT, MIB, MachineConfig, VictimProcess, built, cards};
-use serde_json::Value;
-
-use crate::node::{Node, mounted};
+use apportion_tests::{CONTEXT, MIB, MachineConfig, cards};
 
 const GIB: u64 = 1024 * MIB;
 /// What programs can get of the card of these tests.
 const CARD: u64 = 16 * GIB;
 const REQUEST: u64 = 3 * 1024;
 const LIMIT: u64 = 12 * 1024;
-/// The files of an elastic account.
-const FILES: [&str; 4] = [
-    paths::LIMITS_FILE,
-    paths::USAGE_FILE,
-    paths::BURST_FILE,
-    paths::WAKE_FIFO,
-];
 
 fn machine() -> MachineConfig {
     let mut machine = cards(1);
@@ -31,43 +20,8 @@ fn machine() -> MachineConfig {
     machine
 }
 
-/// Starts a victim with the files that are mounted into its container, and no others of its account.
-pub(crate) fn start(node: &Node, grant: &Value, name: &str) -> VictimProcess {
-    let account = node.host.dir().join(name);
-    fs::create_dir(&account).expect("it is new");
-    let given = grant.to_string();
-    for file in FILES {
-        let place = format!("{}/{file}", paths::CONTAINER_ACCOUNT);
-        // A fixed share has two of them.
-        if !given.contains(&format!("\"{place}\"")) {
-            continue;
-        }
-        let host = mounted(grant, &place);
-        fs::hard_link(host, account.join(file)).expect("both are on one file system");
-    }
-    let library = mounted(grant, "/.apportion/libapportion_cuda.so");
-    let socket = node.host.instance().join("driver.sock");
-    let mut command = node.host.program(built("victim"));
-    command
-        .arg("-")
-        .env("LD_PRELOAD", library)
-        .env("APPORTION_ACCOUNT", account)
-        .env("LD_LIBRARY_PATH", node.host.libraries().join("sim"))
-        .env("APPORTION_SIM_SOCKET", socket);
-    node.host.start(&mut command)
-}
-
-/// The grant of a pod whose container starts.
-pub(crate) async fn started(node: &Node, uid: &str) -> Value {
-    let slot = node.kubelet.admit(uid, uid, &["main"]).await;
-    let slot = slot.expect("a slot is free");
-    let placed = node.kubelet.before_start(uid).await;
-    placed.expect("the pod has a share");
-    node.grant(&slot).expect("the container may start")
-}
-
 /// What a pod is guaranteed, what it may have now, and its limit, in MiB.
-async fn numbers(node: &Node, uid: &str) -> [u64; 3] {
+async fn numbers(node: &FakeNode, uid: &str) -> [u64; 3] {
     let list = node.list().await;
     let mut all = list.allocations.iter();
     let found = all.find(|of| of.idempotency_key == uid);
@@ -86,17 +40,17 @@ fn is_open_to_all(path: &Path) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_bursts_above_its_request_up_to_its_limit_also_after_the_agent_has_started_again() {
-    let mut node = Node::of(&machine(), 4, &[]).await;
+    let mut node = FakeNode::of(&machine(), 4, &[]).await;
     let placed = node.place_elastic("u1", 0, REQUEST, LIMIT).await;
     placed.expect("the card is empty");
-    let grant = started(&node, "u1").await;
+    let grant = node.started("u1").await;
     let burst = mounted(&grant, "/.apportion/burst");
     let wake = mounted(&grant, "/.apportion/wake");
     assert!(is_open_to_all(&burst) && is_open_to_all(&wake));
     let kind = fs::symlink_metadata(&wake).expect("it is there");
     assert!(kind.file_type().is_fifo());
 
-    let mut victim = start(&node, &grant, "u1");
+    let mut victim = node.program(&grant, "u1");
     victim.step(&format!("alloc {}", 8 * GIB)).ok();
     let [guaranteed, allowance, limit] = numbers(&node, "u1").await;
     assert_eq!([guaranteed, limit], [REQUEST, LIMIT]);
@@ -124,14 +78,14 @@ async fn a_pod_bursts_above_its_request_up_to_its_limit_also_after_the_agent_has
 
 #[tokio::test(flavor = "multi_thread")]
 async fn guarantees_fill_the_card_and_bursts_take_what_nobody_is_guaranteed() {
-    let node = Node::of(&machine(), 8, &[]).await;
+    let node = FakeNode::of(&machine(), 8, &[]).await;
     let names = ["u1", "u2", "u3", "u4"];
     let mut victims = Vec::new();
     for name in names {
         let placed = node.place_elastic(name, 0, REQUEST, LIMIT).await;
         placed.expect("the guarantees fit");
-        let grant = started(&node, name).await;
-        victims.push(start(&node, &grant, name));
+        let grant = node.started(name).await;
+        victims.push(node.program(&grant, name));
     }
     for victim in &mut victims {
         victim.begin("fill 64M");
@@ -158,9 +112,9 @@ async fn guarantees_fill_the_card_and_bursts_take_what_nobody_is_guaranteed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fixed_share_has_no_more_files_than_before() {
-    let node = Node::of(&machine(), 4, &[]).await;
+    let node = FakeNode::of(&machine(), 4, &[]).await;
     node.place("u1", 0, 2000).await.expect("the card is empty");
-    let grant = started(&node, "u1").await.to_string();
+    let grant = node.started("u1").await.to_string();
     assert!(grant.contains("/.apportion/usage"), "{grant}");
     assert!(!grant.contains("/.apportion/burst"), "{grant}");
     assert!(!grant.contains("/.apportion/wake"), "{grant}");
@@ -169,7 +123,7 @@ async fn a_fixed_share_has_no_more_files_than_before() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_places_pods_itself_reads_their_limits() {
     let options = ["--unplaced", "local-fit"];
-    let mut node = Node::of(&machine(), 4, &options).await;
+    let mut node = FakeNode::of(&machine(), 4, &options).await;
     let pods = PodsApi::listen(&kubelet_folder(&node));
     // The agent reads the pods when it starts, and again after a while.
     node.kill_agent();
@@ -177,14 +131,14 @@ async fn an_agent_that_places_pods_itself_reads_their_limits() {
     let sizes = [("gpu-memory", "3072"), ("gpu-memory.limit", "12Gi")];
     let mark = ("apportion.dev/gpu-memory-burst", "true");
     pods.has("marked", "marked", &[sizes[0], sizes[1], mark]);
-    started(&node, "marked").await;
+    node.started("marked").await;
     assert_eq!(numbers(&node, "marked").await, [REQUEST, REQUEST, LIMIT]);
     // Where the webhook does not let pods burst, this agent gives the request alone, as ever.
     pods.has("unmarked", "unmarked", &sizes);
-    started(&node, "unmarked").await;
+    node.started("unmarked").await;
     assert_eq!(numbers(&node, "unmarked").await, [REQUEST; 3]);
 }
 
-fn kubelet_folder(node: &Node) -> PathBuf {
+fn kubelet_folder(node: &FakeNode) -> PathBuf {
     node.host.dir().join("kubelet")
 }

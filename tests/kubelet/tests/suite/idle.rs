@@ -3,18 +3,11 @@
 
 use std::time::Duration;
 
-use apportion_kubelet_tests::PodsApi;
-use apportion_proto::identity;
-use apportion_proto::v1::{
-    AllocateRequest, Allocation, CommitRequest, EventKind, Holder, Share, SuspensionState,
-    allocate_reply, holder,
-};
+use apportion_kubelet_tests::{FakeNode, PodsApi};
+use apportion_proto::v1::{EventKind, SuspensionState};
 use apportion_tests::{MIB, MachineConfig, VictimProcess, cards};
 use nix::sys::signal::Signal;
-use tonic::Request;
 
-use crate::elastic::{start, started};
-use crate::node::Node;
 use crate::sleepers::{comes_to_be, events, is_suspended, message};
 
 /// What programs can get of the card.
@@ -32,56 +25,26 @@ fn machine() -> MachineConfig {
     machine
 }
 
-async fn node(more: &[&str]) -> Node {
-    Node::of(&machine(), 4, &[&OPTIONS, more].concat()).await
+async fn node(more: &[&str]) -> FakeNode {
+    FakeNode::of(&machine(), 4, &[&OPTIONS, more].concat()).await
 }
 
-/// Places a pod as a scheduler does, with the time of its annotation.
-async fn placed(node: &Node, uid: &str, idle: Duration) -> Allocation {
-    let card = node.list().await.cards.swap_remove(0).uuid;
-    let mut request = Request::new(AllocateRequest {
-        idempotency_key: uid.to_owned(),
-        name: format!("team/{uid}"),
-        shares: vec![Share {
-            card,
-            bytes: SHARE * MIB,
-            limit_bytes: 0,
-        }],
-        ttl_ms: 60_000,
-        suspend_when_idle_ms: idle.as_millis().try_into().expect("it is short"),
-        ..AllocateRequest::default()
-    });
-    request.metadata_mut().insert(identity::TERM, 1.into());
-    let reply = node.client().await.allocate(request).await;
-    let result = reply.expect("a pod is not refused").into_inner().result;
-    let Some(allocate_reply::Result::Allocation(allocation)) = result else {
-        panic!("its guarantee fits");
-    };
-    let id = allocation.id.clone();
-    let kind = Some(holder::Kind::PodUid(uid.to_owned()));
-    let holder = Some(Holder { kind });
-    let mut client = node.client().await;
-    let committed = client.commit(CommitRequest { id, holder }).await;
-    committed.expect("it was just reserved");
-    allocation
-}
-
-async fn filled(node: &Node, uid: &str) -> VictimProcess {
-    let grant = started(node, uid).await;
-    let mut program = start(node, &grant, uid);
+async fn filled(node: &FakeNode, uid: &str) -> VictimProcess {
+    let grant = node.started(uid).await;
+    let mut program = node.program(&grant, uid);
     program.fill(HELD);
     program
 }
 
 /// A pod that is guaranteed 2000 MiB and may use 9000.
-async fn bursting(node: &Node, uid: &str) -> VictimProcess {
+async fn bursting(node: &FakeNode, uid: &str) -> VictimProcess {
     let placed = node.place_elastic(uid, 0, 2000, 9000).await;
     placed.expect("its guarantee fits");
-    let grant = started(node, uid).await;
-    start(node, &grant, uid)
+    let grant = node.started(uid).await;
+    node.program(&grant, uid)
 }
 
-async fn falls_asleep(node: &Node, uid: &str) {
+async fn falls_asleep(node: &FakeNode, uid: &str) {
     comes_to_be(node, uid, SuspensionState::Suspended).await;
     // A sample shows that the driver has the memory back.
     let what = "its memory is free";
@@ -97,7 +60,8 @@ async fn falls_asleep(node: &Node, uid: &str) {
 async fn an_idle_pod_sleeps_keeps_its_guarantee_and_wakes_by_a_call() {
     let node = node(&[]).await;
     let mut events = events(&node).await;
-    placed(&node, "server", Duration::from_secs(1)).await;
+    node.place_idle("server", 0, SHARE, Duration::from_secs(1))
+        .await;
     let mut server = filled(&node, "server").await;
     falls_asleep(&node, "server").await;
     assert_eq!(node.host.used(), 0, "the driver has all back");
@@ -124,7 +88,8 @@ async fn an_idle_pod_sleeps_keeps_its_guarantee_and_wakes_by_a_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_idle_pod_is_guaranteed_is_lent_to_another_until_it_is_called() {
     let node = node(&LENDS).await;
-    placed(&node, "server", Duration::from_secs(1)).await;
+    node.place_idle("server", 0, SHARE, Duration::from_secs(1))
+        .await;
     let mut server = filled(&node, "server").await;
     falls_asleep(&node, "server").await;
     let mut bursts = bursting(&node, "bursts").await;
@@ -145,7 +110,8 @@ async fn what_an_idle_pod_is_guaranteed_is_lent_to_another_until_it_is_called() 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_starts_again_wakes_an_idle_pod_that_is_called() {
     let mut node = node(&[]).await;
-    placed(&node, "server", Duration::from_secs(1)).await;
+    node.place_idle("server", 0, SHARE, Duration::from_secs(1))
+        .await;
     let mut server = filled(&node, "server").await;
     falls_asleep(&node, "server").await;
     node.kill_agent();
@@ -160,7 +126,8 @@ async fn an_agent_that_starts_again_wakes_an_idle_pod_that_is_called() {
 async fn a_pod_that_is_deleted_while_it_is_idle_leaves_nothing() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let node = node(&LENDS).await;
-        placed(&node, "server", Duration::from_secs(1)).await;
+        node.place_idle("server", 0, SHARE, Duration::from_secs(1))
+            .await;
         let mut server = filled(&node, "server").await;
         falls_asleep(&node, "server").await;
         server.signal(signal);
@@ -179,9 +146,10 @@ async fn a_pod_that_cannot_be_suspended_runs_and_is_told_why_once() {
     let node = node(&[]).await;
     let mut events = events(&node).await;
     // Less than the agent's minimum, which it takes instead.
-    placed(&node, "stuck", Duration::from_millis(1)).await;
-    let grant = started(&node, "stuck").await;
-    let mut stuck = start(&node, &grant, "stuck");
+    node.place_idle("stuck", 0, SHARE, Duration::from_millis(1))
+        .await;
+    let grant = node.started("stuck").await;
+    let mut stuck = node.program(&grant, "stuck");
     stuck.step("managed 1000M").ok();
     let said = message(&mut events, EventKind::StaysAwake).await;
     assert!(
@@ -204,7 +172,7 @@ async fn a_pod_that_cannot_be_suspended_runs_and_is_told_why_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_the_agent_places_itself_sleeps_when_it_is_idle() {
     let options = [&OPTIONS[..], &["--unplaced", "local-fit"]].concat();
-    let mut node = Node::of(&machine(), 4, &options).await;
+    let mut node = FakeNode::of(&machine(), 4, &options).await;
     let pods = PodsApi::listen(&node.host.dir().join("kubelet"));
     // The agent reads the pods when it starts, and again after a while.
     node.kill_agent();

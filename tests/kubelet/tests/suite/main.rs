@@ -9,7 +9,6 @@ mod duplicate_slot;
 mod elastic;
 mod idle;
 mod mounts;
-mod node;
 mod pods;
 mod quarantine;
 mod reclaimed;

@@ -5,24 +5,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use apportion_kubelet_tests::{FakeKubelet, Runtime};
+use apportion_kubelet_tests::{FakeKubelet, FakeNode, Runtime};
 use apportion_proto::deviceplugin::ContainerAllocateResponse;
 use apportion_tests::{PATIENCE, TestHost, cards};
-
-use crate::node::Node;
 
 /// What Debian's containerd reports about itself, shortened.
 const OLD: &str =
     r#"{"enableCDI":false,"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{}}}}"#;
 
 /// A node whose runtime reports a version that is too old for CDI.
-async fn node() -> (Node, Runtime, tempfile::TempDir) {
+async fn node() -> (FakeNode, Runtime, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder for the socket");
     let socket = folder.path().join("cri.sock");
     let runtime = Runtime::listen(&socket, "containerd", "1.7.24~ds1", OLD);
     let socket = socket.display().to_string();
     let options = ["--cdi", "auto", "--cri-socket", &socket];
-    (Node::with(1, 2, &options).await, runtime, folder)
+    (FakeNode::with(1, 2, &options).await, runtime, folder)
 }
 
 /// The host path of a mount.
@@ -37,7 +35,7 @@ fn found(answer: &ContainerAllocateResponse, place: &str) -> Option<PathBuf> {
     mounted(answer, place).canonicalize().ok()
 }
 
-fn account(node: &Node, id: &str) -> PathBuf {
+fn account(node: &FakeNode, id: &str) -> PathBuf {
     let accounts = node.host.instance().join("accounts");
     let account = accounts.join(id).join("limits");
     account.canonicalize().expect("the account is there")

@@ -1,13 +1,11 @@
 //! A pod's request and its end, from the kubelet's pods API, without an API server.
 
-use apportion_kubelet_tests::PodsApi;
+use apportion_kubelet_tests::{FakeNode, PodsApi, mounted, pod_of};
 use apportion_tests::MIB;
 
-use crate::node::{Node, mounted, pod_of};
-
 /// A node whose agent places pods by itself and has no API server.
-async fn node() -> Node {
-    Node::with(1, 4, &["--unplaced", "local-fit"]).await
+async fn node() -> FakeNode {
+    FakeNode::with(1, 4, &["--unplaced", "local-fit"]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

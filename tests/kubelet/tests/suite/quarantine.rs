@@ -4,14 +4,14 @@
 use std::fs;
 
 use apportion_abi::names::RESOURCE_SLOT;
+use apportion_kubelet_tests::{FakeNode, mounted};
 use apportion_tests::{CONTEXT, MIB};
 
 use crate::delivery::start;
-use crate::node::{Node, mounted};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_is_nobodys_until_the_last_process_of_its_pod_has_ended() {
-    let node = Node::new(1, 1).await;
+    let node = FakeNode::new(1, 1).await;
     node.place("u1", 0, 2000).await.expect("the card is empty");
     let slot = node.kubelet.admit("u1", "first", &["main"]).await;
     let slot = slot.expect("a slot is free");
@@ -55,17 +55,11 @@ async fn a_slot_is_nobodys_until_the_last_process_of_its_pod_has_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_goes_on_with_its_library_when_a_newer_agent_brings_another() {
-    let mut node = Node::new(1, 4).await;
+    let mut node = FakeNode::new(1, 4).await;
     node.place("u1", 0, 1000).await.expect("the card is empty");
     node.place("u2", 0, 1000).await.expect("the card has room");
-    let started = async |node: &Node, uid: &str| {
-        let slot = node.kubelet.admit(uid, uid, &["main"]).await;
-        let slot = slot.expect("a slot is free");
-        node.kubelet.before_start(uid).await.expect("it was placed");
-        node.grant(&slot).expect("the container may start")
-    };
     let library = "/.apportion/libapportion_cuda.so";
-    let old = started(&node, "u1").await;
+    let old = node.started("u1").await;
     let before = fs::read(mounted(&old, library)).expect("it is there");
     let mut first = start(&node, &old);
     first.step(&format!("alloc {}", 300 * MIB)).ok();
@@ -77,7 +71,7 @@ async fn a_program_goes_on_with_its_library_when_a_newer_agent_brings_another() 
     fs::write(&file, [&before[..], b"newer"].concat()).expect("the folder is writable");
     node.kill_agent();
     node.start_agent_of(&newer).await;
-    let new = started(&node, "u2").await;
+    let new = node.started("u2").await;
     let (old, new_at) = (mounted(&old, library), mounted(&new, library));
     assert_ne!(old, new_at, "a file of that name is never another");
     // A container has mounted the file, whether or not it still has a name.

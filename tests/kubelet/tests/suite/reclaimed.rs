@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use apportion_kubelet_tests::FakeNode;
 use apportion_proto::identity;
 use apportion_proto::v1::{
     EventKind, ResumeReply, ResumeRequest, Shortfall, SuspendReply, SuspendRequest,
@@ -12,8 +13,6 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tonic::{Code, Request, Status};
 
-use crate::elastic::{start, started};
-use crate::node::Node;
 use crate::sleepers::{comes_to_be, events, is_suspended, message};
 
 /// What programs can get of the card.
@@ -36,13 +35,13 @@ fn of_scheduler<T>(request: T) -> Request<T> {
     request
 }
 
-async fn suspend(node: &Node, id: &str) -> Result<SuspendReply, Status> {
+async fn suspend(node: &FakeNode, id: &str) -> Result<SuspendReply, Status> {
     let request = of_scheduler(SuspendRequest { id: id.to_owned() });
     let reply = node.client().await.suspend(request).await;
     reply.map(tonic::Response::into_inner)
 }
 
-async fn resume(node: &Node, id: &str) -> Result<(), Shortfall> {
+async fn resume(node: &FakeNode, id: &str) -> Result<(), Shortfall> {
     let request = of_scheduler(ResumeRequest { id: id.to_owned() });
     let reply = node.client().await.resume(request).await;
     let ResumeReply { result, .. } = reply.expect("it may be resumed").into_inner();
@@ -53,21 +52,21 @@ async fn resume(node: &Node, id: &str) -> Result<(), Shortfall> {
 }
 
 /// A pod whose program has most of its share: the program, the allocation's id, and what its container gets.
-async fn running(node: &Node, name: &str) -> (VictimProcess, String, Value) {
+async fn running(node: &FakeNode, name: &str) -> (VictimProcess, String, Value) {
     let placed = node.place(name, 0, SHARE).await.expect("it fits");
-    let grant = started(node, name).await;
-    let mut program = start(node, &grant, name);
+    let grant = node.started(name).await;
+    let mut program = node.program(&grant, name);
     program.fill(HELD);
     (program, placed.id, grant)
 }
 
-async fn free(node: &Node) -> u64 {
+async fn free(node: &FakeNode) -> u64 {
     node.list().await.cards[0].free_bytes
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_pod_gets_the_guarantee_and_the_sleeper_goes_on_with_all_that_it_had() {
-    let mut node = Node::of(&machine(), 4, &[]).await;
+    let mut node = FakeNode::of(&machine(), 4, &[]).await;
     assert!(node.list().await.node.expect("it is said").can_suspend);
     let (mut lender, id, _) = running(&node, "lender").await;
     let mut events = events(&node).await;
@@ -97,8 +96,8 @@ async fn another_pod_gets_the_guarantee_and_the_sleeper_goes_on_with_all_that_it
     );
 
     let guest = node.place("guest", 0, 9000).await.expect("there is room");
-    let grant = started(&node, "guest").await;
-    let mut other = start(&node, &grant, "guest");
+    let grant = node.started("guest").await;
+    let mut other = node.program(&grant, "guest");
     other.fill("8600M");
     let short = resume(&node, &id).await.expect_err("there is no room");
     assert!(short.sentence.contains("guest"), "{}", short.sentence);
@@ -125,7 +124,7 @@ async fn another_pod_gets_the_guarantee_and_the_sleeper_goes_on_with_all_that_it
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_starts_while_its_pod_sleeps_waits_until_it_is_resumed() {
-    let node = Node::of(&machine(), 4, &[]).await;
+    let node = FakeNode::of(&machine(), 4, &[]).await;
     let (mut lender, id, grant) = running(&node, "lender").await;
     suspend(&node, &id).await.expect("its scheduler may");
     let guest = node.place("guest", 0, 9000).await.expect("there is room");
@@ -137,7 +136,7 @@ async fn a_container_that_starts_while_its_pod_sleeps_waits_until_it_is_resumed(
     let mut program = tokio::task::block_in_place(|| {
         std::thread::scope(|scope| {
             let starting = scope.spawn(|| {
-                let mut program = start(&node, &grant, "again");
+                let mut program = node.program(&grant, "again");
                 program.fill(HELD);
                 program
             });
@@ -160,10 +159,10 @@ async fn a_container_that_starts_while_its_pod_sleeps_waits_until_it_is_resumed(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_cannot_sleep_keeps_everything() {
-    let node = Node::of(&machine(), 4, &[]).await;
+    let node = FakeNode::of(&machine(), 4, &[]).await;
     let placed = node.place("stuck", 0, SHARE).await.expect("it fits");
-    let grant = started(&node, "stuck").await;
-    let mut stuck = start(&node, &grant, "stuck");
+    let grant = node.started("stuck").await;
+    let mut stuck = node.program(&grant, "stuck");
     stuck.step("managed 5000M").ok();
     let refused = suspend(&node, &placed.id)
         .await
@@ -177,7 +176,7 @@ async fn a_pod_that_cannot_sleep_keeps_everything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_is_deleted_asleep_leaves_nothing() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        let node = Node::of(&machine(), 4, &[]).await;
+        let node = FakeNode::of(&machine(), 4, &[]).await;
         let (mut lender, id, _) = running(&node, "lender").await;
         suspend(&node, &id).await.expect("its scheduler may");
         lender.signal(signal);

@@ -1,15 +1,14 @@
 //! Another device plugin that gives out the same cards.
 
 use apportion_abi::names::RESOURCE_WHOLE;
-use apportion_kubelet_tests::PodOf;
+use apportion_kubelet_tests::{FakeNode, PodOf, pod_of};
 use apportion_proto::v1::{AllocateRequest, Share};
 use apportion_tests::MIB;
 
-use crate::node::{Node, pod_of};
 use crate::whole::offers;
 
 /// Requests the smallest share of a card.
-async fn ask(node: &Node, card: &str, key: &str) -> Result<(), tonic::Status> {
+async fn ask(node: &FakeNode, card: &str, key: &str) -> Result<(), tonic::Status> {
     let share = Share {
         card: card.to_owned(),
         bytes: 2 * MIB,
@@ -27,7 +26,7 @@ async fn ask(node: &Node, card: &str, key: &str) -> Result<(), tonic::Status> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_another_plugin_serves_cards_none_is_shared_also_without_whole_cards_of_ours() {
-    let mut node = Node::without_wholes(2, 4).await;
+    let mut node = FakeNode::without_wholes(2, 4).await;
     let card = node.list().await.cards.swap_remove(0).uuid;
     ask(&node, &card, "before")
         .await
@@ -63,7 +62,7 @@ async fn where_another_plugin_serves_cards_none_is_shared_also_without_whole_car
 /// The devices of NVIDIA's DRA driver are known only by their device numbers if nothing else names them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_that_a_claim_got_is_nobody_elses_until_its_pod_is_gone() {
-    let node = Node::without_wholes(2, 4).await;
+    let node = FakeNode::without_wholes(2, 4).await;
     let cards = node.list().await.cards;
     node.kubelet.enter(PodOf {
         uid: "theirs".to_owned(),
@@ -95,7 +94,7 @@ async fn a_gpu_that_a_claim_got_is_nobody_elses_until_its_pod_is_gone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_another_plugin_serves_cards_none_is_given_and_it_is_said_how_to_turn_it_off() {
-    let mut node = Node::new(1, 4).await;
+    let mut node = FakeNode::new(1, 4).await;
     offers(&node, 1).await;
     let before = node.kubelet.registrations_of(RESOURCE_WHOLE);
     let socket = node
@@ -136,7 +135,7 @@ async fn where_another_plugin_serves_cards_none_is_given_and_it_is_said_how_to_t
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_plugin_gave_a_pod_is_nobody_elses_as_long_as_the_pod_is_there() {
     const SHARED: &str = "nvidia.com/gpu.shared";
-    let node = Node::new(2, 4).await;
+    let node = FakeNode::new(2, 4).await;
     offers(&node, 2).await;
     let list = node.list().await;
     let [first, second] = [0, 1].map(|card| list.cards[card].uuid.clone());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_kubelet_tests::PodsApi;
+use apportion_kubelet_tests::{FakeNode, PodsApi};
 use apportion_proto::identity;
 use apportion_proto::v1::{
     AllocateRequest, Allocation, Event, EventKind, Share, SuspensionState, WatchRequest,
@@ -12,9 +12,6 @@ use apportion_tests::{MIB, MachineConfig, PATIENCE, VictimProcess, cards};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 use tonic::Request;
-
-use crate::elastic::{start, started};
-use crate::node::Node;
 
 /// What programs can get of the card.
 const CARD: u64 = 10_000;
@@ -29,24 +26,24 @@ fn machine() -> MachineConfig {
 }
 
 /// A pod with a guarantee of 2000 MiB that uses 5900 MiB.
-async fn bursting(node: &Node, name: &str) -> VictimProcess {
+async fn bursting(node: &FakeNode, name: &str) -> VictimProcess {
     let placed = node.place_elastic(name, 0, 2000, 9000).await;
     placed.expect("its guarantee fits");
-    let grant = started(node, name).await;
-    let mut program = start(node, &grant, name);
+    let grant = node.started(name).await;
+    let mut program = node.program(&grant, name);
     program.fill(HELD);
     program
 }
 
 /// A program with a guarantee that fits beside the guarantee of the pod, and not beside its use.
-fn newcomer(node: &Node) -> VictimProcess {
+fn newcomer(node: &FakeNode) -> VictimProcess {
     let options = ["--gpu-memory", "6000", "--name", "newcomer"];
     let mut program = node.host.victim(&options);
     program.fill(HELD);
     program
 }
 
-pub(crate) async fn comes_to_be(node: &Node, uid: &str, wanted: SuspensionState) {
+pub(crate) async fn comes_to_be(node: &FakeNode, uid: &str, wanted: SuspensionState) {
     let what = format!("{uid} is {}", wanted.as_str_name());
     node.eventually(&what, async |list| {
         let mut all = list.allocations.iter();
@@ -56,7 +53,7 @@ pub(crate) async fn comes_to_be(node: &Node, uid: &str, wanted: SuspensionState)
 }
 
 /// The events from here on.
-pub(crate) async fn events(node: &Node) -> mpsc::UnboundedReceiver<Event> {
+pub(crate) async fn events(node: &FakeNode) -> mpsc::UnboundedReceiver<Event> {
     let watched = node.client().await.watch(WatchRequest {}).await;
     let mut stream = watched.expect("the agent serves").into_inner();
     let (sender, events) = mpsc::unbounded_channel();
@@ -82,14 +79,14 @@ pub(crate) async fn message(
     }
 }
 
-pub(crate) fn is_suspended(node: &Node, pod: &str) -> Option<f64> {
+pub(crate) fn is_suspended(node: &FakeNode, pod: &str) -> Option<f64> {
     let labels = ["namespace=\"team\"", &format!("pod=\"{pod}\"")];
     node.host.metric("apportion_container_suspended", &labels)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_bursts_sleeps_for_a_guarantee_and_wakes_with_all_that_it_had() {
-    let node = Node::of(&machine(), 4, &OPTIONS).await;
+    let node = FakeNode::of(&machine(), 4, &OPTIONS).await;
     let mut sleeper = bursting(&node, "sleeper").await;
     let mut events = events(&node).await;
     let mut guest = newcomer(&node);
@@ -118,7 +115,7 @@ async fn a_pod_that_bursts_sleeps_for_a_guarantee_and_wakes_with_all_that_it_had
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_starts_again_wakes_a_pod_that_sleeps() {
-    let mut node = Node::of(&machine(), 4, &OPTIONS).await;
+    let mut node = FakeNode::of(&machine(), 4, &OPTIONS).await;
     let mut sleeper = bursting(&node, "sleeper").await;
     let mut guest = newcomer(&node);
     comes_to_be(&node, "sleeper", SuspensionState::Suspended).await;
@@ -136,7 +133,7 @@ async fn an_agent_that_starts_again_wakes_a_pod_that_sleeps() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_is_deleted_asleep_leaves_nothing() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        let node = Node::of(&machine(), 4, &OPTIONS).await;
+        let node = FakeNode::of(&machine(), 4, &OPTIONS).await;
         let mut sleeper = bursting(&node, "sleeper").await;
         let mut guest = newcomer(&node);
         comes_to_be(&node, "sleeper", SuspensionState::Suspended).await;
@@ -157,7 +154,7 @@ async fn a_pod_that_is_deleted_asleep_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_ends_asleep_starts_again_with_its_guarantee() {
-    let node = Node::of(&machine(), 4, &OPTIONS).await;
+    let node = FakeNode::of(&machine(), 4, &OPTIONS).await;
     let mut sleeper = bursting(&node, "sleeper").await;
     let mut guest = newcomer(&node);
     comes_to_be(&node, "sleeper", SuspensionState::Suspended).await;
@@ -172,7 +169,7 @@ async fn a_container_that_ends_asleep_starts_again_with_its_guarantee() {
 }
 
 /// Proposes a pod as a scheduler does: it sends its term, and asks again.
-async fn proposed(node: &Node, uid: &str, mib: u64) -> allocate_reply::Result {
+async fn proposed(node: &FakeNode, uid: &str, mib: u64) -> allocate_reply::Result {
     let card = node.list().await.cards.swap_remove(0).uuid;
     let mut request = Request::new(AllocateRequest {
         idempotency_key: uid.to_owned(),
@@ -192,7 +189,7 @@ async fn proposed(node: &Node, uid: &str, mib: u64) -> allocate_reply::Result {
 }
 
 /// Proposes a pod until it has its reservation.
-async fn placed_in_the_end(node: &Node, uid: &str, mib: u64) -> Allocation {
+async fn placed_in_the_end(node: &FakeNode, uid: &str, mib: u64) -> Allocation {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match proposed(node, uid, mib).await {
@@ -208,7 +205,7 @@ async fn placed_in_the_end(node: &Node, uid: &str, mib: u64) -> Allocation {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_with_a_guarantee_is_told_to_ask_again_and_gets_what_another_pod_lent() {
-    let node = Node::of(&machine(), 4, &OPTIONS).await;
+    let node = FakeNode::of(&machine(), 4, &OPTIONS).await;
     let mut sleeper = bursting(&node, "sleeper").await;
     let begun = Instant::now();
     let allocate_reply::Result::Shortfall(first) = proposed(&node, "guest", 6000).await else {
@@ -231,8 +228,8 @@ async fn a_pod_with_a_guarantee_is_told_to_ask_again_and_gets_what_another_pod_l
         calls("suspended") == Some(1.0)
     })
     .await;
-    let grant = started(&node, "guest").await;
-    let mut guest = start(&node, &grant, "guest");
+    let grant = node.started("guest").await;
+    let mut guest = node.program(&grant, "guest");
     guest.fill(HELD);
     assert!(guest.end().success());
     node.release(&reserved.id).await;
@@ -244,11 +241,11 @@ async fn a_pod_with_a_guarantee_is_told_to_ask_again_and_gets_what_another_pod_l
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_call_fails_is_refused_with_the_reason_and_calls_no_more() {
-    let node = Node::of(&machine(), 4, &OPTIONS).await;
+    let node = FakeNode::of(&machine(), 4, &OPTIONS).await;
     let placed = node.place_elastic("stuck", 0, 2000, 9000).await;
     placed.expect("its guarantee fits");
-    let grant = started(&node, "stuck").await;
-    let mut stuck = start(&node, &grant, "stuck");
+    let grant = node.started("stuck").await;
+    let mut stuck = node.program(&grant, "stuck");
     stuck.step("managed 5600M").ok();
     let deadline = Instant::now() + PATIENCE;
     let refused = loop {
@@ -276,15 +273,15 @@ async fn a_pod_whose_call_fails_is_refused_with_the_reason_and_calls_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_the_agent_places_itself_waits_until_another_sleeps() {
     let options = [&OPTIONS[..], &["--unplaced", "local-fit"]].concat();
-    let mut node = Node::of(&machine(), 4, &options).await;
+    let mut node = FakeNode::of(&machine(), 4, &options).await;
     let pods = PodsApi::listen(&node.host.dir().join("kubelet"));
     // The agent reads the pods when it starts, and again after a while.
     node.kill_agent();
     node.start_agent_with(&options).await;
     let mut sleeper = bursting(&node, "sleeper").await;
     pods.has("guest", "guest", &[("gpu-memory", "6000")]);
-    let grant = started(&node, "guest").await;
-    let mut guest = start(&node, &grant, "guest");
+    let grant = node.started("guest").await;
+    let mut guest = node.program(&grant, "guest");
     guest.fill(HELD);
     comes_to_be(&node, "sleeper", SuspensionState::Suspended).await;
     assert!(guest.end().success());

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apportion_kubelet_tests::{FakeNode, mounted, pod_of};
 use apportion_tests::MIB;
 
 use crate::dice::SuiteRng;
-use crate::node::{Node, mounted, pod_of};
 
 const SLOTS: u16 = 50;
 const CARDS: usize = 4;
@@ -19,7 +19,7 @@ fn pods() -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_pods_find_their_own_grants_whatever_dies() {
-    let (mut node, mut dice) = (Node::new(CARDS, SLOTS).await, SuiteRng(20_261_121));
+    let (mut node, mut dice) = (FakeNode::new(CARDS, SLOTS).await, SuiteRng(20_261_121));
     let mut live: BTreeMap<String, (String, u64)> = BTreeMap::new();
     let (mut created, mut kills) = (0, 0);
     while created < pods() || !live.is_empty() {
@@ -62,7 +62,11 @@ async fn hundreds_of_pods_find_their_own_grants_whatever_dies() {
 }
 
 /// Places, admits and starts a pod. `None` if the node is full now.
-async fn create(node: &Node, number: usize, dice: &mut SuiteRng) -> Option<(String, String, u64)> {
+async fn create(
+    node: &FakeNode,
+    number: usize,
+    dice: &mut SuiteRng,
+) -> Option<(String, String, u64)> {
     let uid = format!("00000000-0000-4000-8000-{number:012}");
     // A share is a multiple of 2 MiB.
     let mib = SMALLEST + 2 * u64::try_from(number % 200).unwrap_or_default();
@@ -85,7 +89,7 @@ async fn create(node: &Node, number: usize, dice: &mut SuiteRng) -> Option<(Stri
 }
 
 /// The runtime finds the pod's own grant.
-fn check(node: &Node, uid: &str, (slot, mib): &(String, u64)) {
+fn check(node: &FakeNode, uid: &str, (slot, mib): &(String, u64)) {
     let grant = node
         .grant(slot)
         .expect("the kubelet was told that the container may start");
@@ -100,7 +104,7 @@ fn check(node: &Node, uid: &str, (slot, mib): &(String, u64)) {
 }
 
 /// The agent's ledger and the kubelet's state are the same.
-async fn agree(node: &Node, live: &BTreeMap<String, (String, u64)>) {
+async fn agree(node: &FakeNode, live: &BTreeMap<String, (String, u64)>) {
     let held: BTreeSet<String> = live.keys().cloned().collect();
     assert_eq!(
         node.kubelet.pods().into_iter().collect::<BTreeSet<_>>(),

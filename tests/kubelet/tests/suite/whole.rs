@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::names::RESOURCE_WHOLE;
+use apportion_kubelet_tests::{FakeNode, pod_of};
 use apportion_tests::{MIB, PATIENCE};
 use serde_json::Value;
 
 use crate::dice::SuiteRng;
-use crate::node::{Node, pod_of};
 
 /// The cards of a grant.
 fn cards(grant: &Value) -> BTreeSet<String> {
@@ -21,7 +21,7 @@ fn cards(grant: &Value) -> BTreeSet<String> {
 }
 
 /// The cards that a container of a pod gets when it starts.
-async fn started(node: &Node, uid: &str, container: &str) -> BTreeSet<String> {
+async fn started(node: &FakeNode, uid: &str, container: &str) -> BTreeSet<String> {
     let pod = node.kubelet.pod(uid).expect("it is admitted");
     let asked = node.kubelet.before_whole_start(uid, container).await;
     asked.expect("it has its cards");
@@ -44,7 +44,7 @@ async fn started(node: &Node, uid: &str, container: &str) -> BTreeSet<String> {
     found
 }
 
-pub(crate) async fn offers(node: &Node, count: usize) {
+pub(crate) async fn offers(node: &FakeNode, count: usize) {
     let what = format!("{count} whole cards are offered");
     node.eventually(&what, async |_| {
         node.kubelet.offered(RESOURCE_WHOLE).len() == count
@@ -54,7 +54,7 @@ pub(crate) async fn offers(node: &Node, count: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_beside_a_share_gets_the_other_card_and_nothing_that_limits_it() {
-    let node = Node::new(2, 4).await;
+    let node = FakeNode::new(2, 4).await;
     offers(&node, 2).await;
     node.place("u1", 0, 2000).await.expect("the card is empty");
     offers(&node, 1).await;
@@ -99,7 +99,7 @@ async fn a_pod_beside_a_share_gets_the_other_card_and_nothing_that_limits_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_whose_card_was_shared_meanwhile_gets_another_card() {
-    let node = Node::new(2, 4).await;
+    let node = FakeNode::new(2, 4).await;
     offers(&node, 2).await;
     // The kubelet has not learned it when it takes the device.
     let card = node.list().await.cards[0].uuid.clone();
@@ -120,7 +120,7 @@ async fn pods_of_two_cards_get_those_that_nvlink_joins() {
     for (card, other) in [(0, 2), (2, 0), (1, 3), (3, 1)] {
         machine.cards[card].links = vec![other; 4];
     }
-    let node = Node::of(&machine, 4, &[]).await;
+    let node = FakeNode::of(&machine, 4, &[]).await;
     offers(&node, 4).await;
     let all: Vec<String> = node
         .list()
@@ -144,7 +144,7 @@ async fn pods_of_two_cards_get_those_that_nvlink_joins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_gets_the_cards_that_its_scheduler_reserved() {
-    let node = Node::new(4, 4).await;
+    let node = FakeNode::new(4, 4).await;
     let all = node.list().await.cards;
     let whole = all[0].allocatable_bytes / MIB;
     assert_eq!(all[0].allocatable_bytes, whole * MIB);
@@ -169,7 +169,7 @@ async fn a_pod_gets_the_cards_that_its_scheduler_reserved() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_of_a_pod_have_cards_of_their_own_and_take_over_those_of_the_init_container() {
-    let mut node = Node::new(4, 4).await;
+    let mut node = FakeNode::new(4, 4).await;
     offers(&node, 4).await;
     let containers = [("init", 2, true), ("a", 1, false), ("b", 2, false)];
     node.kubelet
@@ -193,7 +193,7 @@ async fn containers_of_a_pod_have_cards_of_their_own_and_take_over_those_of_the_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_waits_for_the_card_of_one_that_is_leaving() {
-    let node = Node::new(1, 4).await;
+    let node = FakeNode::new(1, 4).await;
     offers(&node, 1).await;
     let one = [("main", 1, false)];
     for number in 0..5 {
@@ -210,7 +210,7 @@ async fn a_pod_waits_for_the_card_of_one_that_is_leaving() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_both_kinds_never_meet_on_a_card_whatever_dies() {
     const CARDS: usize = 4;
-    let (mut node, mut dice) = (Node::new(CARDS, 50).await, SuiteRng(20_261_121));
+    let (mut node, mut dice) = (FakeNode::new(CARDS, 50).await, SuiteRng(20_261_121));
     let mut whole: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut shared: BTreeSet<String> = BTreeSet::new();
     let (mut kills, mut started_whole) = (0, 0);
@@ -289,7 +289,7 @@ async fn pods_of_both_kinds_never_meet_on_a_card_whatever_dies() {
 }
 
 /// No other pod has anything of a card that a pod has whole.
-async fn apart(node: &Node, whole: &BTreeMap<String, BTreeSet<String>>) {
+async fn apart(node: &FakeNode, whole: &BTreeMap<String, BTreeSet<String>>) {
     let list = node.list().await;
     for (uid, cards) in whole {
         for card in cards {
