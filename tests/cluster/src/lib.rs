@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod api_proxy;
 pub mod binaries;
 pub mod image;
 pub mod install;

@@ -21,7 +21,7 @@ mod claims;
 mod pod;
 
 pub use claims::{DEVICE_CLASS, by_claim, device_class, template};
-pub use pod::ManagedPod;
+pub use pod::{ManagedPod, is_rejection};
 
 /// A binary mebibyte.
 pub const MIB: u64 = 1 << 20;

@@ -7,6 +7,13 @@ use serde_json::Value;
 use crate::cluster::LocalCluster;
 use crate::wait::eventually;
 
+/// Whether a failed pod has this reason because the kubelet rejected it, for good: no agent answered, or earlier pods'
+/// slots were not free yet.
+#[must_use]
+pub fn is_rejection(reason: &str) -> bool {
+    reason == "UnexpectedAdmissionError" || reason.starts_with("OutOf")
+}
+
 /// A pod that goes when the test ends.
 pub struct ManagedPod {
     cluster: LocalCluster,

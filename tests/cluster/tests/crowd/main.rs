@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use apportion_cluster::eventually;
 use apportion_cluster::managed::ManagedNode;
 
-mod api;
 #[path = "../../../kubelet/tests/suite/dice.rs"]
 mod dice;
 mod pods;

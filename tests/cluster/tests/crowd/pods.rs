@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use apportion_cluster::managed::{MIB, ManagedNode};
+use apportion_cluster::api_proxy::{ApiProxy, PODS};
+use apportion_cluster::managed::{MIB, ManagedNode, is_rejection};
 use apportion_cluster::{LocalCluster, eventually};
 use serde_json::{Value, json};
-
-use crate::api::ApiProxy;
 
 /// The folder of the node that the pods write to. It is visible in the cluster's folder too.
 const SAID: &str = "/run/apportion/crowd";
@@ -48,16 +47,11 @@ impl CrowdPodState {
         let status = |field: &str| pod["status"][field].as_str().unwrap_or_default();
         match (status("phase"), status("reason")) {
             _ if !pod["metadata"]["deletionTimestamp"].is_null() => Self::Leaving,
-            ("Failed", reason) if is_refusal(reason) => Self::Refused,
+            ("Failed", reason) if is_rejection(reason) => Self::Refused,
             ("Succeeded" | "Failed", _) => Self::Ended,
             _ => Self::Live,
         }
     }
-}
-
-/// The kubelet rejects a pod if no agent answers, or if earlier pods' slots are not free yet.
-fn is_refusal(reason: &str) -> bool {
-    reason == "UnexpectedAdmissionError" || reason.starts_with("OutOf")
 }
 
 /// A pod as the API server returns it.
@@ -105,12 +99,12 @@ impl PodCrowd {
         numbers
             .iter()
             .map(pod)
-            .for_each(|pod| self.api.create(&pod));
+            .for_each(|pod| self.api.create(PODS, &pod));
     }
 
     /// The states of all pods.
     pub(crate) fn look(&self) -> Vec<CrowdPod> {
-        let pods = self.api.pods(SELECTOR);
+        let pods = self.api.list(PODS, SELECTOR);
         pods.iter().filter_map(member).collect()
     }
 
@@ -126,13 +120,13 @@ impl PodCrowd {
 
     /// Deletes pods, even running ones.
     pub(crate) fn remove(&self, pods: &[&CrowdPod]) {
-        pods.iter().for_each(|pod| self.api.delete(&pod.name));
+        pods.iter().for_each(|pod| self.api.delete(PODS, &pod.name));
     }
 }
 
 impl Drop for PodCrowd {
     fn drop(&mut self) {
-        self.api.delete_all(SELECTOR);
+        self.api.delete_all(PODS, SELECTOR);
         // The next test needs a node without held slots.
         if !std::thread::panicking() {
             eventually("the crowd has gone", || self.look().is_empty());

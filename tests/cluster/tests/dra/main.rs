@@ -9,6 +9,8 @@ use apportion_cluster::managed::{
 };
 use serde_json::{Value, json};
 
+#[path = "../../../kubelet/tests/suite/dice.rs"]
+mod dice;
 mod refused;
 mod storm;
 
@@ -30,7 +32,10 @@ impl ClaimNode {
     }
 
     fn with(options: &[&str]) -> Self {
-        let node = ManagedNode::with(options);
+        Self::on(ManagedNode::with(options))
+    }
+
+    fn on(node: ManagedNode) -> Self {
         let slice = |node: &ManagedNode| slice(node).unwrap_or_default();
         eventually("the node's cards are offered", || {
             slice(&node)["spec"]["devices"]

@@ -1,192 +1,349 @@
-//! Claims placed by kube-scheduler and shares placed by Apportion's scheduler, while agent, kubelet and both schedulers
-//! are killed.
+//! Claims placed by kube-scheduler and shares placed by Apportion's scheduler on the same GPUs, in random order, while
+//! the agent, the kubelet and both schedulers are killed.
+//!
+//! Most steps are those of the pods' programs: they allocate and free memory, and each knows what it must be given. If
+//! the agent gave more than a GPU has, a program would be refused memory of its own share.
+//!
+//! `APPORTION_STORM_STEPS` and `APPORTION_STORM_SEED` ask for more steps and for others.
 
 use std::collections::BTreeMap;
 use std::env;
-use std::path::Path;
+use std::fs;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use apportion_cluster::LocalCluster;
-use apportion_cluster::managed::{ManagedNode, ManagedPod};
-use apportion_cluster::programs::{self, StagedProgram};
-use serde_json::{Value, json};
+use apportion_cluster::api_proxy::{ApiProxy, PODS};
+use apportion_cluster::eventually;
+use apportion_cluster::managed::{MIB, ManagedNode, is_rejection};
+use serde_json::Value;
 
 use super::{ClaimNode, FULL};
+use crate::dice::SuiteRng;
+
+mod program;
+mod share;
+mod share_scheduler;
+
+use share::{QUEUE, SELECTOR, SIZES, ShareDoor, StormShare};
+use share_scheduler::ShareScheduler;
 
 /// The agent leaves shares by annotation to Apportion's scheduler.
 const OPTIONS: &[&str] = &["--dra", "on", "--unplaced", "deny"];
-/// The queue of the shares.
-const QUEUE: &str = "test";
-/// Where Apportion's scheduler finds the agent.
-const AGENT_ADDRESS: &str = "apportion.dev/agent-address";
+const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
+/// So many shares exist at once. They ask for more than the GPUs have.
+const SHARES: usize = 24;
+/// So many pods may be starting or ending while the storm goes on.
+const UNSETTLED: usize = 5;
+/// The storm does not wait longer than this for pods that start: a pod that was bound to memory that others have waits
+/// for as long as they do.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How long a pod may take to end on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
+const GLANCE: Duration = Duration::from_millis(100);
+/// How often the storm calms down in a run.
+const CALMS: usize = 10;
 
-/// Apportion's scheduler for the shares of a node.
-struct ShareScheduler {
-    cluster: LocalCluster,
-    program: StagedProgram,
-}
-
-impl ShareScheduler {
-    fn start(node: &ManagedNode) -> Self {
-        let cluster = LocalCluster::of_tests();
-        programs::install_kinds(&cluster);
-        let queues = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/queues.yaml");
-        let socket = node.instance().join("agent.sock");
-        let address = format!("{AGENT_ADDRESS}=unix:{}", socket.display());
-        for command in [
-            &["apply", "-f", &queues.display().to_string()][..],
-            &["annotate", "node", &cluster.node(), &address, "--overwrite"],
-        ] {
-            cluster.kubectl(command).expect("the API server takes it");
-        }
-        let program = Self::spawn(&cluster);
-        Self { cluster, program }
-    }
-
-    fn spawn(cluster: &LocalCluster) -> StagedProgram {
-        let options = ["run", "--address", "127.0.0.1:0", "--lease-duration", "3"];
-        StagedProgram::scheduler(cluster, &options)
-    }
-
-    fn restart(&mut self) {
-        self.program.kill();
-        self.program = Self::spawn(&self.cluster);
-    }
-}
-
-impl Drop for ShareScheduler {
-    fn drop(&mut self) {
-        let forget = format!("{AGENT_ADDRESS}-");
-        let node = self.cluster.node();
-        for command in [
-            &["annotate", "node", &node, &forget][..],
-            &["delete", "queues", "--all"],
-        ] {
-            let _ = self.cluster.kubectl(command);
-        }
-    }
-}
-
-/// What was killed, and how often.
+/// What happened, and how often.
 #[derive(Debug, Default)]
-struct KillCounts {
-    agent: u32,
-    kubelet: u32,
-    kube_scheduler: u32,
-    share_scheduler: u32,
+struct StormCounts {
+    agents_killed: u32,
+    kubelets_killed: u32,
+    kube_schedulers_killed: u32,
+    share_schedulers_killed: u32,
+    shares_by_annotation: u32,
+    claims_by_template: u32,
+    shared_claims: u32,
+    shares_deleted: u32,
+    /// Pods that the kubelet rejected, because no agent answered.
+    pods_rejected: u32,
+    program_steps: u32,
 }
 
 struct ClaimStorm {
-    node: ClaimNode,
     scheduler: ShareScheduler,
-    pods: BTreeMap<String, ManagedPod>,
-    seed: u64,
-    kills: KillCounts,
+    api: ApiProxy,
+    node: ClaimNode,
+    folder: PathBuf,
+    rng: SuiteRng,
+    shares: BTreeMap<String, StormShare>,
+    /// The pods that are being deleted, and since when.
+    ending: BTreeMap<String, Instant>,
+    counts: StormCounts,
 }
 
 impl ClaimStorm {
     fn start(seed: u64) -> Self {
-        let node = ClaimNode::with(OPTIONS);
+        let slots = u16::try_from(SHARES).expect("it is small");
+        let node = ClaimNode::on(ManagedNode::with_slots(slots, OPTIONS));
+        let api = ApiProxy::of(&node.node.cluster);
+        for template in share::templates(&node.cards) {
+            api.create(TEMPLATES, &template);
+        }
+        let folder = node.node.cluster.folder().path().join("apportion/storm");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("the folder is writable");
         Self {
             scheduler: ShareScheduler::start(&node.node),
+            api,
             node,
-            pods: BTreeMap::new(),
-            seed,
-            kills: KillCounts::default(),
+            folder,
+            rng: SuiteRng(seed),
+            shares: BTreeMap::new(),
+            ending: BTreeMap::new(),
+            counts: StormCounts::default(),
         }
-    }
-
-    fn roll(&mut self, sides: usize) -> usize {
-        self.seed = self
-            .seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.seed >> 33).unwrap_or_default() % sides.max(1)
     }
 
     fn step(&mut self, step: usize) {
-        let name = format!("storm-{step}");
-        match self.roll(40) {
-            0 | 1 => {
+        match self.rng.roll(2000) {
+            0..=2 => {
                 self.node.node.kill_agent();
-                self.node.node.start_agent(OPTIONS);
-                self.kills.agent += 1;
+                self.node.node.spawn_agent(OPTIONS);
+                self.counts.agents_killed += 1;
             }
-            2 => {
-                self.node.node.restart("kubelet");
-                self.node.node.offers_slots();
-                self.kills.kubelet += 1;
-            }
-            3 => {
-                self.node.node.restart("kube-scheduler");
-                self.kills.kube_scheduler += 1;
-            }
-            4 | 5 => {
+            3 | 4 => {
                 self.scheduler.restart();
-                self.kills.share_scheduler += 1;
+                self.counts.share_schedulers_killed += 1;
             }
-            6..=17 => {
-                let card = ["first", "second"][self.roll(2)];
-                let pod = self.node.pod(&name, FULL, card);
-                self.pods.insert(name, pod);
+            5 => {
+                self.node.node.restart("kubelet");
+                self.counts.kubelets_killed += 1;
             }
-            18..=26 => {
-                let pod = self.node.node.pod(&name, FULL, by_annotation);
-                self.pods.insert(name, pod);
+            6 => {
+                self.node.node.restart("kube-scheduler");
+                self.counts.kube_schedulers_killed += 1;
             }
-            _ => {
-                let chosen = self.roll(self.pods.len());
-                let chosen = self.pods.keys().nth(chosen).cloned();
-                if let Some(pod) = chosen.and_then(|name| self.pods.remove(&name)) {
-                    pod.delete();
-                    // Dropping it would wait for its end.
-                    std::mem::forget(pod);
-                }
-            }
+            7..=66 => self.share_step(&format!("storm-{step}")),
+            _ => self.program_step(),
         }
     }
 
-    fn holds(&self, step: usize) {
+    /// A share is created or deleted.
+    fn share_step(&mut self, name: &str) {
+        self.settle();
         for (given, all) in self.node.given() {
-            assert!(given <= all, "step {step}: {given} of {all} are given");
+            assert!(given <= all, "{name}: {given} of {all} are given");
         }
-        for pod in self.pods.values() {
-            let log = pod.logs("main");
-            let is_held = log.lines().all(|line| line != "alloc 0");
-            assert!(is_held, "step {step}: {} got a byte more: {log}", pod.name);
+        let many = self.rng.roll(SHARES);
+        if self.shares.len() < SHARES && many >= self.shares.len() / 2 {
+            self.create(name);
+        } else {
+            self.delete_any();
+        }
+    }
+
+    fn create(&mut self, name: &str) {
+        let cards = self.node.cards.len();
+        let (door, count) = match self.rng.roll(10) {
+            0..=3 => (ShareDoor::Annotation, &mut self.counts.shares_by_annotation),
+            4..=8 => {
+                let card = Some(self.rng.roll(cards + 1)).filter(|card| *card < cards);
+                (
+                    ShareDoor::Template(card),
+                    &mut self.counts.claims_by_template,
+                )
+            }
+            _ => (ShareDoor::SharedClaim, &mut self.counts.shared_claims),
+        };
+        *count += 1;
+        let mib = SIZES[self.rng.roll(SIZES.len())];
+        let share = StormShare::new(&self.folder, name, door, mib);
+        if let Some(claim) = share.claim(name) {
+            self.api.create(CLAIMS, &claim);
+        }
+        for pod in share.manifests(name) {
+            self.api.create(PODS, &pod);
+        }
+        self.shares.insert(name.to_owned(), share);
+    }
+
+    fn delete_any(&mut self) {
+        let chosen = self.rng.roll(self.shares.len());
+        if let Some(name) = self.shares.keys().nth(chosen).cloned() {
+            self.delete(&name);
+            self.counts.shares_deleted += 1;
+        }
+    }
+
+    fn delete(&mut self, name: &str) {
+        let Some(share) = self.shares.remove(name) else {
+            return;
+        };
+        for pod in &share.pods {
+            self.api.delete(PODS, &pod.name);
+            self.ending.insert(pod.name.clone(), Instant::now());
+        }
+        if share.claim(name).is_some() {
+            self.api.delete(CLAIMS, name);
+        }
+    }
+
+    /// A program of a share does something with its memory.
+    fn program_step(&mut self) {
+        let chosen = self.rng.roll(self.shares.len());
+        if let Some(share) = self.shares.values_mut().nth(chosen) {
+            share.step(&mut self.rng);
+            self.counts.program_steps += 1;
+        }
+    }
+
+    /// Waits while many pods start or end.
+    fn settle(&mut self) {
+        let deadline = Instant::now() + PAUSE;
+        while self.unsettled() > UNSETTLED && Instant::now() < deadline {
+            sleep(GLANCE);
+        }
+    }
+
+    /// Reads the pods, and returns how many of them start or end.
+    fn unsettled(&mut self) -> usize {
+        let pods = self.api.list(PODS, SELECTOR);
+        let mut starting = 0;
+        let mut rejected = Vec::new();
+        self.ending.retain(|name, since| {
+            let is_there = pods.iter().any(|pod| pod["metadata"]["name"] == *name);
+            assert!(
+                !is_there || since.elapsed() < PATIENCE,
+                "{name} does not end"
+            );
+            is_there
+        });
+        for (share_name, share) in &mut self.shares {
+            for pod in &mut share.pods {
+                let found = pods
+                    .iter()
+                    .find(|found| found["metadata"]["name"] == pod.name);
+                let Some(found) = found else {
+                    panic!("{} is gone, and nobody has deleted it", pod.name);
+                };
+                let reason = found["status"]["reason"].as_str().unwrap_or_default();
+                match found["status"]["phase"].as_str() {
+                    Some("Running") => pod.is_running = true,
+                    Some("Pending") if found["spec"]["nodeName"].is_string() => starting += 1,
+                    Some("Failed") if is_rejection(reason) => rejected.push(share_name.clone()),
+                    Some("Pending") | None => {}
+                    Some(_) => panic!("{} has ended: {found:#}", pod.name),
+                }
+            }
+        }
+        for share in rejected {
+            self.delete(&share);
+            self.counts.pods_rejected += 1;
+        }
+        starting + self.ending.len()
+    }
+
+    /// Lets a few shares stay. Each of them gets what it asks for, and nothing is left of the others.
+    fn calm(&mut self) {
+        let one_card = self
+            .node
+            .given()
+            .iter()
+            .map(|(_, all)| *all as u64 / MIB)
+            .min();
+        let room = one_card.filter(|all| *all > 0).unwrap_or(2 * SIZES[3]);
+        while self.shares.len() > 6 || self.asked() > room {
+            self.delete_any();
+        }
+        self.node.node.offers_slots();
+        eventually("only the shares that stay are left, and they run", || {
+            self.unsettled();
+            self.ending.is_empty() && self.shares.values().all(StormShare::is_running)
+        });
+        let asked = self.asked() * MIB;
+        eventually("the ledger has the shares that stay, and no more", || {
+            let given = self.node.given();
+            given.iter().map(|(given, _)| *given as u64).sum::<u64>() == asked
+        });
+        let claims = self.shares.values();
+        let claims = claims.filter(|share| share.door != ShareDoor::Annotation);
+        let claims = claims.count();
+        eventually("the claims that stay are left", || {
+            self.claims() == claims && self.prepared().len() == claims
+        });
+    }
+
+    fn asked(&self) -> u64 {
+        self.shares.values().map(|share| share.mib).sum()
+    }
+
+    /// How many claims there are.
+    fn claims(&self) -> usize {
+        self.api.list(CLAIMS, "").len()
+    }
+
+    /// The claims that the kubelet's checkpoint has as prepared.
+    fn prepared(&self) -> Vec<Value> {
+        let folder = self.node.node.cluster.folder().kubelet();
+        let text = fs::read(folder.join("dra_manager_state")).unwrap_or_default();
+        let file: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let data = file["Data"].as_str().unwrap_or_default();
+        let data: Value = serde_json::from_str(data).unwrap_or_default();
+        match &data["entries"] {
+            Value::Array(entries) => entries.clone(),
+            _ => Vec::new(),
         }
     }
 
     /// A claim and a share still get their memory, and nothing is left of anybody in the end.
     fn ends(mut self) {
-        self.pods.clear();
+        for name in self.shares.keys().cloned().collect::<Vec<_>>() {
+            self.delete(&name);
+        }
         self.node
             .node
             .pod("last-share", FULL, by_annotation)
             .says("alloc 2");
         self.node.pod("last-claim", FULL, "first").says("alloc 2");
+        eventually("every pod is gone", || self.unsettled() == 0);
         self.node.ends_clean();
+        eventually("every claim is unprepared", || self.prepared().is_empty());
+    }
+}
+
+impl Drop for ClaimStorm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{:?}", self.counts);
+            for pod in self.api.list(PODS, SELECTOR) {
+                eprintln!("{}: {}", pod["metadata"]["name"], pod["status"]);
+            }
+        }
+        for path in [PODS, CLAIMS, TEMPLATES] {
+            self.api.delete_all(path, SELECTOR);
+        }
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
 fn by_annotation(pod: &mut Value) {
-    pod["metadata"]["labels"] = json!({"kai.scheduler/queue": QUEUE});
-    pod["spec"]["schedulerName"] = json!("apportion-scheduler");
+    pod["metadata"]["labels"] = serde_json::json!({"kai.scheduler/queue": QUEUE});
+    pod["spec"]["schedulerName"] = serde_json::json!("apportion-scheduler");
 }
 
 #[test]
 fn claims_and_annotations_never_take_more_than_a_card_whatever_dies() {
-    let steps = env::var("APPORTION_STORM_STEPS").ok();
-    let steps: usize = steps.and_then(|steps| steps.parse().ok()).unwrap_or(60);
-    let mut storm = ClaimStorm::start(20_261_126);
+    let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
+    let steps = number("APPORTION_STORM_STEPS").unwrap_or(4000);
+    let steps = usize::try_from(steps).expect("it is small");
+    let seed = number("APPORTION_STORM_SEED").unwrap_or(20_261_126);
+    println!("seed {seed}");
+    let started = Instant::now();
+    let mut storm = ClaimStorm::start(seed);
     for step in 0..steps {
         storm.step(step);
-        storm.holds(step);
+        if (step + 1) % (steps / CALMS).max(1) == 0 {
+            storm.calm();
+            println!(
+                "{:.0?}: {} steps, {:?}",
+                started.elapsed(),
+                step + 1,
+                storm.counts
+            );
+        }
     }
-    println!(
-        "{steps} steps, {} pods are left, {:?} killed",
-        storm.pods.len(),
-        storm.kills
-    );
-    assert!(storm.kills.agent > 0, "the storm was none");
+    assert!(storm.counts.agents_killed > 0, "the storm was none");
     storm.ends();
 }

@@ -1,4 +1,4 @@
-//! Plain requests to the API server through one `kubectl proxy` for the whole test. Starting a program for each request
+//! Plain requests to the API server through one `kubectl proxy` for a whole test. Starting a program for each request
 //! would cost a small machine as much as the pods do.
 
 use std::fs;
@@ -7,20 +7,28 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use apportion_cluster::{LocalCluster, eventually};
 use serde_json::{Value, json};
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
+use crate::LocalCluster;
+use crate::wait::eventually;
+
+/// The path of the pods of the namespace `default`.
+pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The API server. Dropping this ends the proxy.
-pub(crate) struct ApiProxy {
+pub struct ApiProxy {
     proxy: Child,
     socket: PathBuf,
 }
 
 impl ApiProxy {
-    pub(crate) fn of(cluster: &LocalCluster) -> Self {
-        let socket = cluster.folder().path().join("crowd.sock");
+    /// The API server of a cluster.
+    ///
+    /// # Panics
+    /// If `kubectl` does not serve it.
+    #[must_use]
+    pub fn of(cluster: &LocalCluster) -> Self {
+        let socket = cluster.folder().path().join("api-proxy.sock");
         let _ = fs::remove_file(&socket);
         let mut proxy = cluster.kubectl_command();
         proxy.args(["proxy", "--unix-socket"]).arg(&socket);
@@ -33,34 +41,49 @@ impl ApiProxy {
         api
     }
 
-    /// The pods with the label.
-    pub(crate) fn pods(&self, selector: &str) -> Vec<Value> {
-        let list = self.send("GET", &format!("{PODS}?labelSelector={selector}"), "");
+    /// The objects with the label at the path of a kind.
+    ///
+    /// # Panics
+    /// If the API server does not list them.
+    #[must_use]
+    pub fn list(&self, path: &str, selector: &str) -> Vec<Value> {
+        let list = self.send("GET", &format!("{path}?labelSelector={selector}"), "");
         let list = list.filter(|(status, _)| *status == 200);
-        let (_, mut list) = list.expect("the API server lists pods");
+        let (_, mut list) = list.expect("the API server lists objects");
         match list["items"].take() {
-            Value::Array(pods) => pods,
-            nothing => panic!("no list of pods: {nothing}"),
+            Value::Array(objects) => objects,
+            nothing => panic!("no list of objects: {nothing}"),
         }
     }
 
-    pub(crate) fn create(&self, pod: &Value) {
-        let answer = self.send("POST", PODS, &pod.to_string());
+    /// Creates an object at the path of its kind.
+    ///
+    /// # Panics
+    /// If the API server refuses it.
+    pub fn create(&self, path: &str, object: &Value) {
+        let answer = self.send("POST", path, &object.to_string());
         let is_taken = matches!(answer, Some((201, _)));
-        assert!(is_taken, "the API server refuses a pod: {answer:?}");
+        assert!(
+            is_taken,
+            "the API server refuses {}: {answer:?}",
+            object["kind"]
+        );
     }
 
-    /// Deletes a pod, if it still exists.
-    pub(crate) fn delete(&self, name: &str) {
-        let answer = self.send("DELETE", &format!("{PODS}/{name}"), "");
+    /// Deletes an object, if it still exists.
+    ///
+    /// # Panics
+    /// If the API server refuses that.
+    pub fn delete(&self, path: &str, name: &str) {
+        let answer = self.send("DELETE", &format!("{path}/{name}"), "");
         let is_taken = matches!(answer, Some((200 | 202 | 404, _)));
         assert!(is_taken, "the API server keeps {name}: {answer:?}");
     }
 
-    /// Deletes all pods with the label at once, even running ones.
-    pub(crate) fn delete_all(&self, selector: &str) {
+    /// Deletes all objects with the label at once, even running pods.
+    pub fn delete_all(&self, path: &str, selector: &str) {
         let now = json!({"gracePeriodSeconds": 1}).to_string();
-        let _ = self.send("DELETE", &format!("{PODS}?labelSelector={selector}"), &now);
+        let _ = self.send("DELETE", &format!("{path}?labelSelector={selector}"), &now);
     }
 
     /// The status and the body of an answer. None if there is no answer.
