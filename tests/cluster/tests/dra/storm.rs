@@ -261,7 +261,7 @@ impl ClaimStorm {
         let claims = claims.filter(|share| share.door != ShareDoor::Annotation);
         let claims = claims.count();
         eventually("the claims that stay are left", || {
-            self.claims() == claims && self.prepared().len() == claims
+            self.claims() == claims && self.prepared() == claims
         });
     }
 
@@ -274,16 +274,17 @@ impl ClaimStorm {
         self.api.list(CLAIMS, "").len()
     }
 
-    /// The claims that the kubelet's checkpoint has as prepared.
-    fn prepared(&self) -> Vec<Value> {
+    /// How many claims the kubelet's checkpoint has as prepared.
+    fn prepared(&self) -> usize {
         let folder = self.node.node.cluster.folder().kubelet();
-        let text = fs::read(folder.join("dra_manager_state")).unwrap_or_default();
-        let file: Value = serde_json::from_slice(&text).unwrap_or_default();
-        let data = file["Data"].as_str().unwrap_or_default();
-        let data: Value = serde_json::from_str(data).unwrap_or_default();
-        match &data["entries"] {
-            Value::Array(entries) => entries.clone(),
-            _ => Vec::new(),
+        let text = fs::read(folder.join("dra_manager_state")).expect("the kubelet keeps it");
+        let file: Value = serde_json::from_slice(&text).expect("it is replaced as a whole");
+        let data = file["Data"].as_str().expect("it is a checkpoint");
+        let data: Value = serde_json::from_str(data).expect("it is a checkpoint");
+        match &data["ClaimInfoStateList"] {
+            Value::Array(claims) => claims.len(),
+            Value::Null => 0,
+            other => panic!("not a list of claims: {other}"),
         }
     }
 
@@ -299,7 +300,7 @@ impl ClaimStorm {
         self.node.pod("last-claim", FULL, "first").says("alloc 2");
         eventually("every pod is gone", || self.unsettled() == 0);
         self.node.ends_clean();
-        eventually("every claim is unprepared", || self.prepared().is_empty());
+        eventually("every claim is unprepared", || self.prepared() == 0);
     }
 }
 
