@@ -327,7 +327,7 @@ fn by_annotation(pod: &mut Value) {
 #[test]
 fn claims_and_annotations_never_take_more_than_a_card_whatever_dies() {
     let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
-    let steps = number("APPORTION_STORM_STEPS").unwrap_or(4000);
+    let steps = number("APPORTION_STORM_STEPS").unwrap_or(2000);
     let steps = usize::try_from(steps).expect("it is small");
     let seed = number("APPORTION_STORM_SEED").unwrap_or(20_261_126);
     println!("seed {seed}");
