@@ -102,6 +102,9 @@ impl StormShare {
             ShareDoor::Annotation => {
                 manifest["metadata"]["annotations"] = json!({"gpu-memory": self.mib.to_string()});
                 manifest["metadata"]["labels"]["kai.scheduler/queue"] = json!(QUEUE);
+                // The scheduler would consolidate preemptible pods, and nobody makes a bare pod again.
+                manifest["metadata"]["labels"]["kai.scheduler/preemptibility"] =
+                    json!("non-preemptible");
                 manifest["spec"]["schedulerName"] = json!("apportion-scheduler");
             }
             ShareDoor::Template(card) => by_claim(&mut manifest, &template_name(self.mib, card)),
