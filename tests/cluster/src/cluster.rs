@@ -1,5 +1,6 @@
 //! A running cluster, as people and tests use it: its record, and `kubectl` for it.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::io::Write;
@@ -12,6 +13,7 @@ use serde_json::Value;
 
 use crate::folder::ClusterFolder;
 use crate::ports::ClusterPorts;
+use crate::restart::ServerCommand;
 use crate::server::ClusterServer;
 
 /// Names the folder of a running cluster. `cargo xtask cluster test` sets it.
@@ -61,11 +63,17 @@ pub enum ClusterState {
 pub struct LocalCluster {
     folder: ClusterFolder,
     record: ClusterRecord,
+    /// How the servers that were restarted had been started.
+    commands: BTreeMap<String, ServerCommand>,
 }
 
 impl LocalCluster {
     pub(crate) fn new(folder: ClusterFolder, record: ClusterRecord) -> Self {
-        Self { folder, record }
+        Self {
+            folder,
+            record,
+            commands: BTreeMap::new(),
+        }
     }
 
     /// The cluster of `folder`, if it was started.
@@ -113,6 +121,14 @@ impl LocalCluster {
 
     pub(crate) fn snapshotter(&self) -> &str {
         &self.record.snapshotter
+    }
+
+    pub(crate) fn remember(&mut self, name: &str, command: ServerCommand) {
+        self.commands.insert(name.to_owned(), command);
+    }
+
+    pub(crate) fn remembered(&self, name: &str) -> Option<ServerCommand> {
+        self.commands.get(name).cloned()
     }
 
     /// Kills one of its servers.

@@ -14,16 +14,18 @@ use crate::server::ClusterServer;
 /// The servers inside the node's mount namespace. While one of them runs, the other can enter the namespace again.
 const OF_NODE: [&str; 2] = ["containerd", "kubelet"];
 
-impl LocalCluster {
-    /// Kills the server `name` and starts it again with the same command.
-    ///
-    /// # Errors
-    /// If it does not run or cannot be started.
-    pub fn restart(&mut self, name: &str) -> Result<()> {
-        let old = self.pid(name)?;
+/// The command line of a server and its environment.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerCommand {
+    line: Vec<OsString>,
+    environment: Vec<OsString>,
+}
+
+impl ServerCommand {
+    /// How a process was started.
+    fn of(pid: i32) -> Result<Self> {
         let words = |file: &str| -> Result<Vec<OsString>> {
-            let text = fs::read(format!("/proc/{old}/{file}"));
-            let text = text.with_context(|| format!("failed to read how {name} was started"))?;
+            let text = fs::read(format!("/proc/{pid}/{file}"))?;
             let words = text
                 .split(|byte| *byte == 0)
                 .filter(|word| !word.is_empty());
@@ -31,7 +33,28 @@ impl LocalCluster {
                 .map(|word| OsString::from_vec(word.to_vec()))
                 .collect())
         };
-        let line = words("cmdline")?;
+        Ok(Self {
+            line: words("cmdline")?,
+            environment: words("environ")?,
+        })
+    }
+}
+
+impl LocalCluster {
+    /// Kills the server `name` and starts it again with the same command. It may have ended by itself since this last
+    /// restarted it.
+    ///
+    /// # Errors
+    /// If it does not run or cannot be started.
+    pub fn restart(&mut self, name: &str) -> Result<()> {
+        if self.is_alive(name) {
+            let found = ServerCommand::of(self.pid(name)?);
+            let found = found.with_context(|| format!("failed to read how {name} was started"))?;
+            self.remember(name, found);
+        }
+        let remembered = self.remembered(name);
+        let ServerCommand { line, environment } =
+            remembered.with_context(|| format!("{name} does not run"))?;
         let mut command = if OF_NODE.contains(&name) {
             self.in_node_mounts(name, &line)?
         } else {
@@ -41,7 +64,7 @@ impl LocalCluster {
             command
         };
         command.env_clear();
-        for entry in words("environ")? {
+        for entry in environment {
             if let Some((key, value)) = entry.to_string_lossy().split_once('=') {
                 command.env(key, value);
             }
@@ -50,6 +73,13 @@ impl LocalCluster {
         let log = self.folder().log(name);
         let server = ClusterServer::start(name, &mut command, &log)?;
         self.replace(server)
+    }
+
+    /// Whether the server `name` runs.
+    #[must_use]
+    pub fn is_alive(&self, name: &str) -> bool {
+        let mut servers = self.started().iter();
+        servers.any(|server| server.name == name && server.is_alive())
     }
 
     fn pid(&self, name: &str) -> Result<i32> {

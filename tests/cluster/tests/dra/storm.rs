@@ -30,6 +30,7 @@ use share_scheduler::ShareScheduler;
 
 /// The agent leaves shares by annotation to Apportion's scheduler.
 const OPTIONS: &[&str] = &["--dra", "on", "--unplaced", "deny"];
+const KUBELET: &str = "kubelet";
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
 /// So many shares exist at once. They ask for more than the GPUs have.
@@ -56,6 +57,8 @@ struct StormCounts {
     claims_by_template: u32,
     shared_claims: u32,
     shares_deleted: u32,
+    /// The kubelet ended by itself, and was started again as systemd does.
+    kubelets_ended: u32,
     /// Pods that the kubelet rejected, because no agent answered.
     pods_rejected: u32,
     program_steps: u32,
@@ -108,7 +111,7 @@ impl ClaimStorm {
                 self.counts.share_schedulers_killed += 1;
             }
             5 => {
-                self.node.node.restart("kubelet");
+                self.node.node.restart(KUBELET);
                 self.counts.kubelets_killed += 1;
             }
             6 => {
@@ -197,8 +200,21 @@ impl ClaimStorm {
         }
     }
 
+    /// Starts the kubelet again if it has ended, as systemd does.
+    fn keep_kubelet(&mut self) {
+        let cluster = &self.node.node.cluster;
+        if !cluster.is_alive(KUBELET) {
+            let log = fs::read_to_string(cluster.folder().log(KUBELET)).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(5).collect();
+            println!("the kubelet has ended: {last:#?}");
+            self.node.node.restart(KUBELET);
+            self.counts.kubelets_ended += 1;
+        }
+    }
+
     /// Reads the pods, and returns how many of them start or end.
     fn unsettled(&mut self) -> usize {
+        self.keep_kubelet();
         let pods = self.api.list(PODS, SELECTOR);
         let mut starting = 0;
         let mut rejected = Vec::new();
