@@ -347,8 +347,8 @@ fn claims_and_annotations_never_take_more_than_a_card_whatever_dies() {
     let steps = usize::try_from(steps).expect("it is small");
     let seed = number("APPORTION_STORM_SEED").unwrap_or(20_261_126);
     println!("seed {seed}");
-    let started = Instant::now();
     let mut storm = ClaimStorm::start(seed);
+    let started = Instant::now();
     for step in 0..steps {
         storm.step(step);
         if (step + 1) % (steps / CALMS).max(1) == 0 {
