@@ -59,8 +59,8 @@ struct StormCounts {
     shares_deleted: u32,
     /// The kubelet ended by itself, and was started again as systemd does.
     kubelets_ended: u32,
-    /// Pods that the kubelet rejected, because no agent answered.
-    pods_rejected: u32,
+    /// Pods that the kubelet rejected because no agent answered, or was killed while it started them.
+    pods_failed: u32,
     program_steps: u32,
 }
 
@@ -238,7 +238,9 @@ impl ClaimStorm {
                 match found["status"]["phase"].as_str() {
                     Some("Running") => pod.is_running = true,
                     Some("Pending") if found["spec"]["nodeName"].is_string() => starting += 1,
-                    Some("Failed") if is_rejection(reason) => rejected.push(share_name.clone()),
+                    Some("Failed") if is_rejection(reason) || was_cut_off(found) => {
+                        rejected.push(share_name.clone());
+                    }
                     Some("Pending") | None => {}
                     Some(_) => panic!("{} has ended: {found:#}", pod.name),
                 }
@@ -246,7 +248,7 @@ impl ClaimStorm {
         }
         for share in rejected {
             self.delete(&share);
-            self.counts.pods_rejected += 1;
+            self.counts.pods_failed += 1;
         }
         starting + self.ending.len()
     }
@@ -333,6 +335,13 @@ impl Drop for ClaimStorm {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Whether the kubelet was killed while the runtime started the pod's container for it.
+fn was_cut_off(pod: &Value) -> bool {
+    let end = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    let message = end["message"].as_str().unwrap_or_default();
+    end["reason"] == "StartError" && message.ends_with("context canceled")
 }
 
 fn by_annotation(pod: &mut Value) {
