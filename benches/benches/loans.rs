@@ -10,11 +10,9 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_kubelet_tests::FakeNode;
-use apportion_proto::identity;
+use apportion_kubelet_tests::{FakeNode, of_scheduler};
 use apportion_proto::v1::{ResumeRequest, SuspendRequest, SuspensionState, resume_reply};
 use apportion_tests::{MIB, MachineConfig, VictimProcess, cards};
-use tonic::Request;
 
 /// The budgets for a call: a borrower of one process, and of 64.
 const BUDGETS: [(usize, Duration); 2] = [
@@ -118,13 +116,6 @@ async fn call(processes: usize) -> Duration {
     }
     assert!(node.host.high_water() <= CARD * MIB, "more than the GPU");
     median(times)
-}
-
-/// A request as a scheduler sends it.
-fn of_scheduler<T>(request: T) -> Request<T> {
-    let mut request = Request::new(request);
-    request.metadata_mut().insert(identity::TERM, 1.into());
-    request
 }
 
 /// The agent's answers to a scheduler that suspends a pod with so many processes, and resumes it.

@@ -205,6 +205,22 @@ impl FakeNode {
         self.reserve_up_to(uid, card, mib, 0).await
     }
 
+    /// The request for so much of a GPU for a pod.
+    pub async fn request(&self, uid: &str, card: usize, mib: u64) -> AllocateRequest {
+        let card = self.list().await.cards.swap_remove(card).uuid;
+        AllocateRequest {
+            idempotency_key: uid.to_owned(),
+            name: format!("team/{uid}"),
+            shares: vec![Share {
+                card,
+                bytes: mib * MIB,
+                limit_bytes: 0,
+            }],
+            ttl_ms: TTL_MS,
+            ..AllocateRequest::default()
+        }
+    }
+
     async fn reserve_up_to(
         &self,
         uid: &str,
@@ -212,19 +228,8 @@ impl FakeNode {
         mib: u64,
         limit: u64,
     ) -> Option<Allocation> {
-        let card = self.list().await.cards.swap_remove(card).uuid;
-        let bytes = mib * MIB;
-        let request = AllocateRequest {
-            idempotency_key: uid.to_owned(),
-            name: format!("team/{uid}"),
-            shares: vec![Share {
-                card,
-                bytes,
-                limit_bytes: limit * MIB,
-            }],
-            ttl_ms: TTL_MS,
-            ..AllocateRequest::default()
-        };
+        let mut request = self.request(uid, card, mib).await;
+        request.shares[0].limit_bytes = limit * MIB;
         let reply = self
             .client()
             .await
@@ -252,21 +257,10 @@ impl FakeNode {
     /// # Panics
     /// If it does not fit now.
     pub async fn place_idle(&self, uid: &str, card: usize, mib: u64, idle: Duration) {
-        let card = self.list().await.cards.swap_remove(card).uuid;
-        let mut request = Request::new(AllocateRequest {
-            idempotency_key: uid.to_owned(),
-            name: format!("team/{uid}"),
-            shares: vec![Share {
-                card,
-                bytes: mib * MIB,
-                limit_bytes: 0,
-            }],
-            ttl_ms: TTL_MS,
-            suspend_when_idle_ms: idle.as_millis().try_into().expect("it is short"),
-            ..AllocateRequest::default()
-        });
+        let mut request = self.request(uid, card, mib).await;
+        request.suspend_when_idle_ms = idle.as_millis().try_into().expect("it is short");
         // Only a scheduler may say this of a pod.
-        request.metadata_mut().insert(identity::TERM, 1.into());
+        let request = of_scheduler(request);
         let reply = self.client().await.allocate(request).await;
         let result = reply.expect("a pod is not refused").into_inner().result;
         let Some(allocate_reply::Result::Allocation(allocation)) = result else {
@@ -350,6 +344,13 @@ impl FakeNode {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// A request as a scheduler sends it, with its term.
+pub fn of_scheduler<T>(request: T) -> Request<T> {
+    let mut request = Request::new(request);
+    request.metadata_mut().insert(identity::TERM, 1.into());
+    request
 }
 
 /// The host path of a mount.

@@ -18,7 +18,7 @@ mod state;
 mod whole;
 
 pub use api::ApiServer;
-pub use fake_node::{FakeNode, mounted, pod_of};
+pub use fake_node::{FakeNode, mounted, of_scheduler, pod_of};
 pub use kubelet::FakeKubelet;
 pub use pods::PodsApi;
 pub use runtime::Runtime;

@@ -25,7 +25,7 @@ mod program;
 mod share;
 mod share_scheduler;
 
-use share::{QUEUE, SELECTOR, SIZES, ShareDoor, StormShare};
+use share::{SELECTOR, SIZES, ShareDoor, StormShare, by_annotation};
 use share_scheduler::ShareScheduler;
 
 /// The agent leaves shares by annotation to Apportion's scheduler.
@@ -342,11 +342,6 @@ fn was_cut_off(pod: &Value) -> bool {
     let end = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
     let message = end["message"].as_str().unwrap_or_default();
     end["reason"] == "StartError" && message.ends_with("context canceled")
-}
-
-fn by_annotation(pod: &mut Value) {
-    pod["metadata"]["labels"] = serde_json::json!({"kai.scheduler/queue": QUEUE});
-    pod["spec"]["schedulerName"] = serde_json::json!("apportion-scheduler");
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use apportion_kubelet_tests::FakeNode;
-use apportion_proto::identity;
+use apportion_kubelet_tests::{FakeNode, of_scheduler};
 use apportion_proto::v1::{
     EventKind, ResumeReply, ResumeRequest, Shortfall, SuspendReply, SuspendRequest,
     SuspensionState, resume_reply,
@@ -11,7 +10,7 @@ use apportion_proto::v1::{
 use apportion_tests::{MIB, MachineConfig, VictimProcess, cards};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
 use crate::sleepers::{comes_to_be, events, is_suspended, message};
 
@@ -26,13 +25,6 @@ fn machine() -> MachineConfig {
     let mut machine = cards(1);
     machine.cards[0].memory = CARD * MIB + machine.cards[0].reserved;
     machine
-}
-
-/// A request as a scheduler sends it.
-fn of_scheduler<T>(request: T) -> Request<T> {
-    let mut request = Request::new(request);
-    request.metadata_mut().insert(identity::TERM, 1.into());
-    request
 }
 
 async fn suspend(node: &FakeNode, id: &str) -> Result<SuspendReply, Status> {

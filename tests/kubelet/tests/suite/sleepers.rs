@@ -2,16 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use apportion_kubelet_tests::{FakeNode, PodsApi};
-use apportion_proto::identity;
+use apportion_kubelet_tests::{FakeNode, PodsApi, of_scheduler};
 use apportion_proto::v1::{
-    AllocateRequest, Allocation, Event, EventKind, Share, SuspensionState, WatchRequest,
-    allocate_reply, watch_reply,
+    Allocation, Event, EventKind, SuspensionState, WatchRequest, allocate_reply, watch_reply,
 };
 use apportion_tests::{MIB, MachineConfig, PATIENCE, VictimProcess, cards};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
-use tonic::Request;
 
 /// What programs can get of the card.
 const CARD: u64 = 10_000;
@@ -170,19 +167,7 @@ async fn a_container_that_ends_asleep_starts_again_with_its_guarantee() {
 
 /// Proposes a pod as a scheduler does: it sends its term, and asks again.
 async fn proposed(node: &FakeNode, uid: &str, mib: u64) -> allocate_reply::Result {
-    let card = node.list().await.cards.swap_remove(0).uuid;
-    let mut request = Request::new(AllocateRequest {
-        idempotency_key: uid.to_owned(),
-        name: format!("team/{uid}"),
-        shares: vec![Share {
-            card,
-            bytes: mib * MIB,
-            limit_bytes: 0,
-        }],
-        ttl_ms: 60_000,
-        ..AllocateRequest::default()
-    });
-    request.metadata_mut().insert(identity::TERM, 1.into());
+    let request = of_scheduler(node.request(uid, 0, mib).await);
     let reply = node.client().await.allocate(request).await;
     let result = reply.expect("it is well formed").into_inner().result;
     result.expect("it is not empty")

@@ -13,7 +13,7 @@ pub(super) const SELECTOR: &str = "app=storm";
 /// The sizes of shares, in MiB.
 pub(super) const SIZES: [u64; 4] = [1000, 1500, 3000, 6000];
 /// The queue of shares by annotation.
-pub(super) const QUEUE: &str = "test";
+const QUEUE: &str = "test";
 /// At most so much of a share is taken by the context of one program, in MiB.
 const CONTEXT: u64 = 400;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -62,17 +62,15 @@ impl StormShare {
 
     /// The ResourceClaim of its own, if it has one. Those by template are made by Kubernetes.
     pub(super) fn claim(&self, name: &str) -> Option<Value> {
-        let claim = |spec: &Value| {
+        let memory = format!("{}Mi", self.mib);
+        (self.door == ShareDoor::SharedClaim).then(|| {
             json!({
                 "apiVersion": "resource.k8s.io/v1",
                 "kind": "ResourceClaim",
                 "metadata": {"name": name, "labels": {"app": "storm"}},
-                "spec": spec,
+                "spec": template(name, Some(&memory), None)["spec"]["spec"],
             })
-        };
-        let memory = format!("{}Mi", self.mib);
-        (self.door == ShareDoor::SharedClaim)
-            .then(|| claim(&template(name, Some(&memory), None)["spec"]["spec"]))
+        })
     }
 
     /// Its pods as objects.
@@ -101,11 +99,7 @@ impl StormShare {
         match self.door {
             ShareDoor::Annotation => {
                 manifest["metadata"]["annotations"] = json!({"gpu-memory": self.mib.to_string()});
-                manifest["metadata"]["labels"]["kai.scheduler/queue"] = json!(QUEUE);
-                // The scheduler would consolidate preemptible pods, and nobody makes a bare pod again.
-                manifest["metadata"]["labels"]["kai.scheduler/preemptibility"] =
-                    json!("non-preemptible");
-                manifest["spec"]["schedulerName"] = json!("apportion-scheduler");
+                by_annotation(&mut manifest);
             }
             ShareDoor::Template(card) => by_claim(&mut manifest, &template_name(self.mib, card)),
             ShareDoor::SharedClaim => {
@@ -157,6 +151,15 @@ impl StormShare {
             }
         }
     }
+}
+
+/// Lets Apportion's scheduler place a pod.
+pub(super) fn by_annotation(pod: &mut Value) {
+    let labels = &mut pod["metadata"]["labels"];
+    labels["kai.scheduler/queue"] = json!(QUEUE);
+    // The scheduler would consolidate preemptible pods, and nobody makes a bare pod again.
+    labels["kai.scheduler/preemptibility"] = json!("non-preemptible");
+    pod["spec"]["schedulerName"] = json!("apportion-scheduler");
 }
 
 /// The name of a ResourceClaimTemplate.
