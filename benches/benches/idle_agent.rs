@@ -22,7 +22,7 @@ const WINDOW: Duration = Duration::from_secs(4);
 /// The median part of a processor that a process takes.
 fn idle_cost(process: u32) -> f64 {
     sleep(SETTLE);
-    median(&parts_in_windows(&[process], WINDOW)[0])
+    median(&parts_in_windows(process, WINDOW))
 }
 
 fn main() {

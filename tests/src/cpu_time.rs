@@ -48,28 +48,29 @@ impl fmt::Display for CpuTime {
 /// The number of windows in which a cost is measured. It is odd, so that the median is one of them.
 pub const WINDOWS: usize = 5;
 
-/// The part of one CPU that each process uses in each of several windows of time, least first.
+/// The part of one CPU that each process uses in a window of time that begins now.
 #[must_use]
-pub fn parts_in_windows(processes: &[u32], window: Duration) -> Vec<[f64; WINDOWS]> {
+pub fn parts_of(processes: &[u32], window: Duration) -> Vec<f64> {
     let usage = || processes.iter().map(|process| CpuTime::of(*process));
-    let mut all = vec![[0.0; WINDOWS]; processes.len()];
-    for at in 0..WINDOWS {
-        let before: Vec<CpuTime> = usage().collect();
-        sleep(window);
-        for ((parts, before), after) in all.iter_mut().zip(&before).zip(usage()) {
-            parts[at] = after.since(before).part_of(window);
-        }
-    }
-    for parts in &mut all {
-        parts.sort_by(f64::total_cmp);
-    }
-    all
+    let before: Vec<CpuTime> = usage().collect();
+    sleep(window);
+    let used = usage().zip(&before);
+    used.map(|(after, before)| after.since(before).part_of(window))
+        .collect()
 }
 
-/// The median of what [`parts_in_windows`] measured of one process.
+/// The part of one CPU that a process uses, in each of several windows of time.
+#[must_use]
+pub fn parts_in_windows(process: u32, window: Duration) -> [f64; WINDOWS] {
+    std::array::from_fn(|_| parts_of(&[process], window)[0])
+}
+
+/// The median of several windows.
 #[must_use]
 pub fn median(parts: &[f64; WINDOWS]) -> f64 {
-    parts[WINDOWS / 2]
+    let mut sorted = *parts;
+    sorted.sort_by(f64::total_cmp);
+    sorted[WINDOWS / 2]
 }
 
 /// The resident memory of a process, now and at its peak.

@@ -7,8 +7,9 @@
 //! because a busy machine is not a bug.
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use apportion_abi::Bytes;
@@ -17,9 +18,11 @@ use apportion_tests::cpu_time::{self, CpuTime};
 use clap::Parser;
 
 mod agents;
+mod background;
 mod bind_times;
 mod cluster;
 mod idle_costs;
+mod kai;
 mod kubectl;
 mod kubelet;
 mod latency;
@@ -31,10 +34,10 @@ mod scheduler;
 mod stand_in_ledger;
 
 use cluster::BenchCluster;
-use idle_costs::IdleCosts;
+use idle_costs::IdleComparison;
+use kai::KaiPrograms;
 use objects::BenchPodRequest;
 use percentiles::LatencyPercentiles;
-use requests::RequestCounts;
 use scheduler::{LEADS, SchedulerProcess, WAITS};
 
 /// Measures the running scheduler against a real API server.
@@ -62,6 +65,9 @@ struct ApiBenchArguments {
     /// Seconds of each of the windows in which the cost of an idle cluster is measured, without and with the scheduler
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     idle: u64,
+    /// Checkout of KAI Scheduler, whose programs are measured on the idle cluster, too; needs Go
+    #[arg(long, requires = "idle", value_name = "DIR", value_parser = kai::checkout)]
+    kai: Option<PathBuf>,
     /// Kill the leader while another scheduler waits
     #[arg(long)]
     failover: bool,
@@ -87,14 +93,6 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         .enable_all()
         .build()?;
     println!("{}", surroundings(arguments));
-    let mut alone = IdleCosts::default();
-    if arguments.idle > 0 {
-        let [etcd, apiserver] = plane.processes();
-        let processes = [("kube-apiserver", apiserver), ("etcd", etcd)];
-        alone = IdleCosts::measure(Duration::from_secs(arguments.idle), &processes);
-        println!("the control plane alone, parts of a processor:");
-        alone.print(None);
-    }
     let cluster = runtime.block_on(BenchCluster::make(&plane, arguments.nodes, arguments.cards))?;
     let delay = Duration::from_millis(arguments.delay);
     let kubeconfig = match arguments.delay {
@@ -150,24 +148,26 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
     }
     kubectl::measure(&kubeconfig)?;
     if arguments.idle > 0 {
-        let window = Duration::from_secs(arguments.idle);
-        let asked = RequestCounts::of(&plane);
-        let begun = Instant::now();
-        let idle = IdleCosts::measure(window, &processes(&scheduler));
-        let minutes = begun.elapsed().as_secs_f64() / 60.0;
-        println!("nothing to do, parts of a processor (0.015 for the API server):");
-        idle.print(Some(&alone));
-        println!("what the API server was asked meanwhile, each minute:");
-        for (name, count) in RequestCounts::of(&plane).since(&asked) {
-            println!("  {name}: {:.1}", count / minutes);
-        }
+        scheduler.stop()?;
+        let kai = arguments.kai.as_deref();
+        let kai = kai
+            .map(|checkout| KaiPrograms::install(checkout, &plane))
+            .transpose()?;
+        let comparison = IdleComparison {
+            plane: &plane,
+            kubeconfig: &kubeconfig,
+            log: &arguments.log,
+            kai: kai.as_ref(),
+        };
+        comparison.run(Duration::from_secs(arguments.idle))?;
+        scheduler = SchedulerProcess::start(&plane, &kubeconfig, &arguments.log, LEADS)?;
     }
     if arguments.failover {
         // Make room for a pod.
         runtime.block_on(cluster.end_one("pod-0"))?;
         let next = SchedulerProcess::start(&plane, &kubeconfig, &arguments.log, WAITS)?;
         std::thread::sleep(Duration::from_secs(10));
-        scheduler.stop(&plane)?;
+        scheduler.stop()?;
         let took = runtime.block_on(cluster.time_of_one("after", BenchPodRequest::Card))?;
         println!(
             "killed the leader; the next binding came after {:.1} s (5 s)",
@@ -175,7 +175,7 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         );
         scheduler = next;
     }
-    scheduler.stop(&plane)
+    scheduler.stop()
 }
 
 /// Pods that reclaim cards. Any further eviction is a bug, on a busy machine too.

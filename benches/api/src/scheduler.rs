@@ -1,13 +1,14 @@
 //! The scheduler's own process, from the staged tree.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use apportion_tests::control_plane::ControlPlane;
 use apportion_tests::{eventually, staged};
+
+use crate::background::BackgroundProgram;
 
 /// How long the scheduler may take to load the cluster.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -18,10 +19,7 @@ pub(crate) const WAITS: &str = "Another scheduler holds the lease";
 
 /// The process. It is killed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct SchedulerProcess {
-    child: Child,
-    log: PathBuf,
-}
+pub(crate) struct SchedulerProcess(BackgroundProgram);
 
 impl SchedulerProcess {
     /// Starts the scheduler and waits until it logs `until`.
@@ -34,43 +32,33 @@ impl SchedulerProcess {
         let number = std::fs::read_dir(plane.dir())?.count();
         let log = plane.dir().join(format!("scheduler-{number}.log"));
         // The child ends with this process, however this process ends.
-        let child = Command::new("setpriv")
+        let mut command = Command::new("setpriv");
+        command
             .args(["--pdeathsig", "KILL"])
             .arg(staged().join("bin/apportion-scheduler"))
             .args(["run", "--address", "127.0.0.1:0", "--log", filter])
             .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .stdin(Stdio::null())
-            .stderr(File::create(&log)?)
-            .spawn()
-            .context("failed to start the scheduler")?;
-        let scheduler = Self { child, log };
-        eventually(PATIENCE, until, || {
-            let text = std::fs::read_to_string(&scheduler.log).unwrap_or_default();
-            text.contains(until)
-        });
-        Ok(scheduler)
+            .arg(kubeconfig);
+        let program = BackgroundProgram::start(command, &log)?;
+        eventually(PATIENCE, until, || program.log().contains(until));
+        Ok(Self(program))
     }
 
     pub(crate) fn process(&self) -> u32 {
-        self.child.id()
+        self.0.process()
     }
 
     /// Kills it. The control plane's folder is temporary, so the log is copied elsewhere.
-    pub(crate) fn stop(&mut self, _: &ControlPlane) -> Result<()> {
-        self.child.kill()?;
-        let text = std::fs::read_to_string(&self.log)?;
-        let kept =
-            std::env::temp_dir().join(format!("apportion-bench-api-{}.log", self.child.id()));
-        std::fs::write(&kept, text)?;
+    pub(crate) fn stop(self) -> Result<()> {
+        let name = format!("apportion-bench-api-{}.log", self.process());
+        let kept = std::env::temp_dir().join(name);
+        std::fs::write(&kept, self.0.log())?;
         println!("log: {}", kept.display());
         Ok(())
     }
-}
 
-impl Drop for SchedulerProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    /// The process, for those who only start and end it.
+    pub(crate) fn into_program(self) -> BackgroundProgram {
+        self.0
     }
 }
