@@ -2,13 +2,15 @@
 //! its memory as it was when it wakes.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use apportion_tests::{
     AgentProcess, CARD, CONTEXT, CommandOutput, MIB, PATIENCE, TestHost, VictimProcess, eventually,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Both programs want 60 % of the card.
 const SHARE: u64 = 6000 * MIB;
@@ -278,6 +280,82 @@ fn a_program_that_the_driver_cannot_move_goes_on() {
         host.metric("apportion_suspensions_total", &failed),
         Some(1.0)
     );
+}
+
+/// Hands an order to the agent's child that moves processes, and returns its report line by line.
+fn report_of_mover(host: &TestHost, order: &Value) -> Vec<Value> {
+    let mut mover = host.staged("apportion-agent");
+    mover
+        .arg("move-processes")
+        .env("LD_LIBRARY_PATH", host.libraries().join("sim"))
+        .env("APPORTION_SIM_SOCKET", host.instance().join("driver.sock"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut mover = mover.spawn().expect("the agent is staged");
+    // It ends with its input, so the pipe stays open until it has reported.
+    let mut input = mover.stdin.take().expect("it is piped");
+    writeln!(input, "{order}").expect("it reads its order");
+    let output = BufReader::new(mover.stdout.take().expect("it is piped"));
+    let lines = output.lines().map(|line| line.expect("it writes lines"));
+    let report = lines.map(|line| serde_json::from_str(&line).expect("it writes JSON"));
+    let report = report.collect();
+    mover.wait().expect("it ends");
+    report
+}
+
+/// When a process was started, in the kernel's ticks.
+fn start_of(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, fields) = stat.rsplit_once(')').expect("its name is in parentheses");
+    let start = fields.split_whitespace().nth(19);
+    start
+        .and_then(|start| start.parse().ok())
+        .expect("field 22")
+}
+
+#[test]
+fn a_process_that_the_driver_does_not_know_is_where_it_was() {
+    let host = TestHost::new();
+    let mut program = host.free_victim();
+    program.step("alloc 1000M").ok();
+    // It lives, and makes no CUDA call.
+    let mut stranger = Command::new("sleep").arg("60").spawn().expect("it starts");
+    let order = |goal: &str, stranger_has_memory: bool| {
+        let process = |pid: u32, has_memory: bool| json!({"pid": pid, "start": start_of(pid), "has_memory": has_memory});
+        json!({
+            "goal": goal,
+            "processes": [process(program.pid(), true), process(stranger.id(), stranger_has_memory)],
+            "lock_timeout_ms": 1000,
+            "is_undone": true,
+        })
+    };
+    let outcome_of = |report: &[Value], pid: u32| {
+        let lines = report.iter().map(|line| &line["process"]);
+        let found = lines.into_iter().find(|line| line["pid"] == pid);
+        found
+            .map(|line| line["outcome"].clone())
+            .unwrap_or_default()
+    };
+    let end = |report: &[Value]| report.last().map(|line| line["end"].clone());
+
+    let failed = report_of_mover(&host, &order("asleep", true));
+    let invalid_value = json!({"failed": ["look", 1]});
+    assert_eq!(outcome_of(&failed, stranger.id()), invalid_value);
+    let undone = json!({"is_done": false, "is_undone": true});
+    assert_eq!(end(&failed), Some(undone), "{failed:?}");
+    assert_ne!(host.used(), 0, "the program is awake again");
+
+    let done = report_of_mover(&host, &order("asleep", false));
+    assert_eq!(outcome_of(&done, stranger.id()), "absent");
+    let done_end = json!({"is_done": true, "is_undone": false});
+    assert_eq!(end(&done), Some(done_end.clone()), "{done:?}");
+    assert_eq!(host.used(), 0, "the program sleeps");
+
+    let awake = report_of_mover(&host, &order("awake", false));
+    assert_eq!(end(&awake), Some(done_end), "{awake:?}");
+    program.step("alloc 100M").ok();
+    let _ = stranger.kill();
+    let _ = stranger.wait();
 }
 
 #[test]
