@@ -1,5 +1,4 @@
-//! What the API server costs while nothing happens: with no scheduler, with Apportion's, and with
-//! KAI's programs.
+//! What the API server costs while nothing happens: with no scheduler, with Apportion's, and with KAI's programs.
 //!
 //! The API server works by itself, too: its garbage collection alone makes one minute twice as expensive as the next.
 //! So each contender has several windows, in turns, and the medians are compared.
@@ -32,87 +31,62 @@ pub(crate) struct IdleComparison<'b> {
 }
 
 /// Who watches the idle cluster.
-#[derive(Clone, Copy, Debug)]
-enum IdleContender {
+#[derive(Clone, Copy)]
+enum IdleContender<'b> {
     Nobody,
     Apportion,
-    /// KAI as it is installed by default: nobody replaces a program that died but the kubelet.
-    Kai,
-    KaiWithLeaderElection,
+    /// Without leader election only the kubelet replaces a program that died. That is KAI's default.
+    Kai {
+        programs: &'b KaiPrograms,
+        leader_election: bool,
+    },
 }
 
-impl IdleContender {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Nobody => "no scheduler",
-            Self::Apportion => "Apportion's scheduler",
-            Self::Kai => "KAI's programs",
-            Self::KaiWithLeaderElection => "KAI's programs with leader election",
-        }
-    }
-}
-
-/// The part of a processor that each process took in each window.
-#[derive(Clone, Copy, Debug, Default)]
-struct IdleWindows {
+/// What a contender cost.
+struct IdleCosts<'b> {
+    contender: IdleContender<'b>,
+    /// The part of a processor in each window.
     apiserver: [f64; WINDOWS],
     etcd: [f64; WINDOWS],
     /// The contender's own programs together.
     own: [f64; WINDOWS],
+    /// The requests of the last window, each minute.
+    requests: Vec<(String, f64)>,
 }
 
-impl IdleComparison<'_> {
+impl<'b> IdleComparison<'b> {
     /// Measures all contenders in turns, and prints what they cost.
     pub(crate) fn run(&self, window: Duration) -> Result<()> {
         let mut contenders = vec![IdleContender::Nobody, IdleContender::Apportion];
-        if self.kai.is_some() {
-            contenders.extend([IdleContender::Kai, IdleContender::KaiWithLeaderElection]);
+        for leader_election in [false, true] {
+            contenders.extend(self.kai.map(|programs| IdleContender::Kai {
+                programs,
+                leader_election,
+            }));
         }
-        let mut costs = vec![IdleWindows::default(); contenders.len()];
-        let mut requests = Vec::new();
+        let mut costs: Vec<_> = contenders.into_iter().map(IdleCosts::new).collect();
         for at in 0..WINDOWS {
-            for (contender, costs) in contenders.iter().zip(&mut costs) {
-                let mut programs = self.start(*contender)?;
+            for of in &mut costs {
+                let mut programs = self.start(of.contender)?;
                 sleep(SETTLE);
-                let (asked, begun) = (RequestCounts::of(self.plane), Instant::now());
-                self.measure(window, &programs, costs, at);
-                let minutes = begun.elapsed().as_secs_f64() / 60.0;
+                self.measure(window, &programs, of, at);
                 for program in &mut programs {
                     program.ensure_running()?;
-                }
-                if at + 1 == WINDOWS {
-                    requests.push(RequestCounts::of(self.plane).since(&asked));
-                    let last = requests.last_mut().into_iter().flatten();
-                    last.for_each(|(_, count)| *count /= minutes);
                 }
             }
         }
         println!("nothing to do, parts of a processor (0.015 for the API server):");
-        for (contender, of) in contenders.iter().zip(&costs) {
-            let more = median(&of.apiserver) - median(&costs[0].apiserver);
-            println!("  {}:", contender.name());
-            println!(
-                "    kube-apiserver: {}; {more:+.4} beside no scheduler",
-                range(&of.apiserver)
-            );
-            println!("    etcd: {}", range(&of.etcd));
-            println!("    its own programs: {}", range(&of.own));
+        for of in &costs {
+            of.print_parts(median(&costs[0].apiserver));
         }
         println!("what the API server was asked, each minute:");
-        for (contender, requests) in contenders.iter().zip(requests) {
-            println!("  {}:", contender.name());
-            for (name, count) in requests.into_iter().take(REQUESTS) {
-                println!("    {name}: {count:.1}");
-            }
+        for of in &costs {
+            of.print_requests();
         }
         Ok(())
     }
 
-    fn start(&self, contender: IdleContender) -> Result<Vec<BackgroundProgram>> {
-        let kai = |leader_election| match self.kai {
-            Some(kai) => kai.start(self.plane, leader_election),
-            None => Ok(Vec::new()),
-        };
+    fn start(&self, contender: IdleContender<'b>) -> Result<Vec<BackgroundProgram>> {
         match contender {
             IdleContender::Nobody => Ok(Vec::new()),
             IdleContender::Apportion => {
@@ -120,26 +94,76 @@ impl IdleComparison<'_> {
                     SchedulerProcess::start(self.plane, self.kubeconfig, self.log, LEADS)?;
                 Ok(vec![scheduler.into_program()])
             }
-            IdleContender::Kai => kai(false),
-            IdleContender::KaiWithLeaderElection => kai(true),
+            IdleContender::Kai {
+                programs,
+                leader_election,
+            } => programs.start(self.plane, leader_election),
         }
     }
 
-    /// Measures one window.
+    /// Measures one window of a contender.
     fn measure(
         &self,
         window: Duration,
         programs: &[BackgroundProgram],
-        costs: &mut IdleWindows,
+        costs: &mut IdleCosts<'_>,
         at: usize,
     ) {
         let [etcd, apiserver] = self.plane.processes();
         let own = programs.iter().map(BackgroundProgram::process);
         let processes: Vec<u32> = [apiserver, etcd].into_iter().chain(own).collect();
+        let (asked, begun) = (RequestCounts::of(self.plane), Instant::now());
         let parts = parts_of(&processes, window);
         costs.apiserver[at] = parts[0];
         costs.etcd[at] = parts[1];
         costs.own[at] = parts[2..].iter().fold(0.0, |sum, part| sum + part);
+        costs.requests = RequestCounts::of(self.plane).each_minute_since(&asked, begun.elapsed());
+    }
+}
+
+impl<'b> IdleCosts<'b> {
+    fn new(contender: IdleContender<'b>) -> Self {
+        Self {
+            contender,
+            apiserver: [0.0; WINDOWS],
+            etcd: [0.0; WINDOWS],
+            own: [0.0; WINDOWS],
+            requests: Vec::new(),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.contender {
+            IdleContender::Nobody => "no scheduler",
+            IdleContender::Apportion => "Apportion's scheduler",
+            IdleContender::Kai {
+                leader_election: false,
+                ..
+            } => "KAI's programs",
+            IdleContender::Kai {
+                leader_election: true,
+                ..
+            } => "KAI's programs with leader election",
+        }
+    }
+
+    /// `alone` is what the API server takes without a scheduler.
+    fn print_parts(&self, alone: f64) {
+        let more = median(&self.apiserver) - alone;
+        println!("  {}:", self.name());
+        println!(
+            "    kube-apiserver: {}, {more:+.4} on top of no scheduler",
+            range(&self.apiserver)
+        );
+        println!("    etcd: {}", range(&self.etcd));
+        println!("    its own programs: {}", range(&self.own));
+    }
+
+    fn print_requests(&self) {
+        println!("  {}:", self.name());
+        for (name, count) in self.requests.iter().take(REQUESTS) {
+            println!("    {name}: {count:.1}");
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The requests to the API server, by its own metric `apiserver_request_total`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use apportion_tests::control_plane::ControlPlane;
 
@@ -29,12 +30,16 @@ impl RequestCounts {
         Self(counts)
     }
 
-    /// The requests since `before`, most frequent first. A watch counts when it ends.
-    pub(crate) fn since(&self, before: &Self) -> Vec<(String, f64)> {
+    /// The requests since `before`, which is this long ago, as a rate; most frequent first. A watch counts when it ends.
+    pub(crate) fn each_minute_since(&self, before: &Self, time: Duration) -> Vec<(String, f64)> {
+        let minutes = time.as_secs_f64() / 60.0;
         let mut counts: Vec<_> = self
             .0
             .iter()
-            .map(|(name, count)| (name.clone(), count - before.0.get(name).unwrap_or(&0.0)))
+            .map(|(name, count)| {
+                let more = count - before.0.get(name).unwrap_or(&0.0);
+                (name.clone(), more / minutes)
+            })
             .filter(|(_, count)| *count > 0.0)
             .collect();
         counts.sort_by(|left, right| right.1.total_cmp(&left.1));
