@@ -149,12 +149,15 @@ impl<'b> IdleCosts<'b> {
 
     /// `alone` is what the API server takes without a scheduler.
     fn print_parts(&self, alone: f64) {
-        let more = median(&self.apiserver) - alone;
+        let more = match self.contender {
+            IdleContender::Nobody => String::new(),
+            IdleContender::Apportion | IdleContender::Kai { .. } => {
+                let more = median(&self.apiserver) - alone;
+                format!(", {more:+.4} on top of no scheduler")
+            }
+        };
         println!("  {}:", self.name());
-        println!(
-            "    kube-apiserver: {}, {more:+.4} on top of no scheduler",
-            range(&self.apiserver)
-        );
+        println!("    kube-apiserver: {}{more}", range(&self.apiserver));
         println!("    etcd: {}", range(&self.etcd));
         println!("    its own programs: {}", range(&self.own));
     }

@@ -163,8 +163,10 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
         scheduler = SchedulerProcess::start(&plane, &kubeconfig, &arguments.log, LEADS)?;
     }
     if arguments.failover {
-        // Make room for a pod.
-        runtime.block_on(cluster.end_one("pod-0"))?;
+        if count > 0 {
+            // Make room for a pod.
+            runtime.block_on(cluster.end_one("pod-0"))?;
+        }
         let next = SchedulerProcess::start(&plane, &kubeconfig, &arguments.log, WAITS)?;
         std::thread::sleep(Duration::from_secs(10));
         scheduler.stop()?;
