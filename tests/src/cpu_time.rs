@@ -65,12 +65,15 @@ pub fn parts_in_windows(process: u32, window: Duration) -> [f64; WINDOWS] {
     std::array::from_fn(|_| parts_of(&[process], window)[0])
 }
 
-/// The median of several windows.
+/// The median of an odd number of windows.
+///
+/// # Panics
+/// If there are none.
 #[must_use]
-pub fn median(parts: &[f64; WINDOWS]) -> f64 {
-    let mut sorted = *parts;
+pub fn median(parts: &[f64]) -> f64 {
+    let mut sorted = parts.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted[WINDOWS / 2]
+    sorted[sorted.len() / 2]
 }
 
 /// The resident memory of a process, now and at its peak.

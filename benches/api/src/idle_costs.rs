@@ -46,10 +46,10 @@ enum IdleContender<'b> {
 struct IdleCosts<'b> {
     contender: IdleContender<'b>,
     /// The part of a processor in each window.
-    apiserver: [f64; WINDOWS],
-    etcd: [f64; WINDOWS],
+    apiserver: Vec<f64>,
+    etcd: Vec<f64>,
     /// The contender's own programs together.
-    own: [f64; WINDOWS],
+    own: Vec<f64>,
     /// The requests of the last window, each minute.
     requests: Vec<(String, f64)>,
 }
@@ -65,11 +65,11 @@ impl<'b> IdleComparison<'b> {
             }));
         }
         let mut costs: Vec<_> = contenders.into_iter().map(IdleCosts::new).collect();
-        for at in 0..WINDOWS {
+        for _ in 0..WINDOWS {
             for of in &mut costs {
                 let mut programs = self.start(of.contender)?;
                 sleep(SETTLE);
-                self.measure(window, &programs, of, at);
+                self.measure(window, &programs, of);
                 for program in &mut programs {
                     program.ensure_running()?;
                 }
@@ -102,21 +102,17 @@ impl<'b> IdleComparison<'b> {
     }
 
     /// Measures one window of a contender.
-    fn measure(
-        &self,
-        window: Duration,
-        programs: &[BackgroundProgram],
-        costs: &mut IdleCosts<'_>,
-        at: usize,
-    ) {
+    fn measure(&self, window: Duration, programs: &[BackgroundProgram], costs: &mut IdleCosts<'_>) {
         let [etcd, apiserver] = self.plane.processes();
         let own = programs.iter().map(BackgroundProgram::process);
         let processes: Vec<u32> = [apiserver, etcd].into_iter().chain(own).collect();
         let (asked, begun) = (RequestCounts::of(self.plane), Instant::now());
         let parts = parts_of(&processes, window);
-        costs.apiserver[at] = parts[0];
-        costs.etcd[at] = parts[1];
-        costs.own[at] = parts[2..].iter().fold(0.0, |sum, part| sum + part);
+        costs.apiserver.push(parts[0]);
+        costs.etcd.push(parts[1]);
+        costs
+            .own
+            .push(parts[2..].iter().fold(0.0, |sum, part| sum + part));
         costs.requests = RequestCounts::of(self.plane).each_minute_since(&asked, begun.elapsed());
     }
 }
@@ -125,9 +121,9 @@ impl<'b> IdleCosts<'b> {
     fn new(contender: IdleContender<'b>) -> Self {
         Self {
             contender,
-            apiserver: [0.0; WINDOWS],
-            etcd: [0.0; WINDOWS],
-            own: [0.0; WINDOWS],
+            apiserver: Vec::new(),
+            etcd: Vec::new(),
+            own: Vec::new(),
             requests: Vec::new(),
         }
     }
@@ -171,7 +167,7 @@ impl<'b> IdleCosts<'b> {
 }
 
 /// The median and the range of a process's windows.
-fn range(parts: &[f64; WINDOWS]) -> String {
+fn range(parts: &[f64]) -> String {
     let middle = median(parts);
     let least = parts.iter().copied().fold(f64::INFINITY, f64::min);
     let most = parts.iter().copied().fold(0.0, f64::max);

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use apportion_cluster::operators::KaiCheckout;
 use apportion_tests::control_plane::ControlPlane;
 
 use crate::background::BackgroundProgram;
@@ -33,7 +34,6 @@ const METRICS: &str = "--metrics-bind-address=127.0.0.1:0";
 const PROBES: &str = "--health-probe-bind-address=127.0.0.1:0";
 
 const NAMESPACES: [&str; 2] = ["kai-scheduler", "kai-resource-reservation"];
-const CRDS: &str = "deployments/kai-scheduler/crds";
 
 /// KAI's programs read the namespace of their leases where a pod has it. So each gets a `/run` of its own.
 const IN_A_NAMESPACE: &str = "mount -t tmpfs none /run \
@@ -41,13 +41,9 @@ const IN_A_NAMESPACE: &str = "mount -t tmpfs none /run \
     && printf kai-scheduler > /run/secrets/kubernetes.io/serviceaccount/namespace \
     && exec setpriv --pdeathsig KILL \"$@\"";
 
-/// The path of a checkout of KAI Scheduler.
-pub(crate) fn checkout(path: &str) -> Result<PathBuf> {
-    ensure!(
-        Path::new(path).join(CRDS).is_dir(),
-        "no checkout of KAI Scheduler; hint: git clone https://github.com/kai-scheduler/KAI-Scheduler"
-    );
-    Ok(fs::canonicalize(path)?)
+/// Reads the option that names the checkout.
+pub(crate) fn checkout(path: &str) -> Result<KaiCheckout> {
+    KaiCheckout::at(Path::new(path))
 }
 
 /// KAI's programs, in a folder.
@@ -57,17 +53,10 @@ pub(crate) struct KaiPrograms {
 
 impl KaiPrograms {
     /// Builds the programs, and creates what they need and the cluster lacks: KAI's CRDs and namespaces.
-    pub(crate) fn install(checkout: &Path, plane: &ControlPlane) -> Result<Self> {
-        let folder = plane.dir().join("kai");
-        fs::create_dir(&folder)?;
-        let mut go = Command::new("go");
-        go.args(["build", "-o"]).arg(&folder);
-        go.args(PROGRAMS.map(|(name, _)| format!("./cmd/{name}")));
-        let built = go.current_dir(checkout).status();
-        let built = built.context("failed to start Go, which builds KAI")?;
-        ensure!(built.success(), "failed to build KAI: {built}");
+    pub(crate) fn install(checkout: &KaiCheckout, plane: &ControlPlane) -> Result<Self> {
+        let folder = checkout.build()?;
         let mut create = vec!["create".to_owned()];
-        for file in fs::read_dir(checkout.join(CRDS))? {
+        for file in fs::read_dir(checkout.crds())? {
             let path = file?.path();
             if path.extension().is_some_and(|end| end == "yaml") {
                 create.push(format!("--filename={}", path.display()));

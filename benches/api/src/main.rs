@@ -7,12 +7,12 @@
 //! because a busy machine is not a bug.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use apportion_abi::Bytes;
+use apportion_cluster::operators::KaiCheckout;
 use apportion_tests::control_plane::ControlPlane;
 use apportion_tests::cpu_time::{self, CpuTime};
 use clap::Parser;
@@ -67,7 +67,7 @@ struct ApiBenchArguments {
     idle: u64,
     /// Checkout of KAI Scheduler, whose programs are measured on the idle cluster, too; needs Go
     #[arg(long, requires = "idle", value_name = "DIR", value_parser = kai::checkout)]
-    kai: Option<PathBuf>,
+    kai: Option<KaiCheckout>,
     /// Kill the leader while another scheduler waits
     #[arg(long)]
     failover: bool,
@@ -102,18 +102,15 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
     let mut scheduler = SchedulerProcess::start(&plane, &kubeconfig, &arguments.log, LEADS)?;
     let [now, _] = cpu_time::resident(scheduler.process()).map(Bytes::as_mib);
     println!("scheduler resident with no pods: {now} MiB");
-    let processes = |scheduler: &SchedulerProcess| {
+    let usage = |scheduler: &SchedulerProcess| {
         let [etcd, apiserver] = plane.processes();
-        let own = std::process::id();
-        [
+        let processes = [
             ("scheduler", scheduler.process()),
             ("kube-apiserver", apiserver),
             ("etcd", etcd),
-            ("agents and clients", own),
-        ]
-    };
-    let usage = |scheduler: &SchedulerProcess| {
-        processes(scheduler).map(|(name, process)| (name, CpuTime::of(process)))
+            ("agents and clients", std::process::id()),
+        ];
+        processes.map(|(name, process)| (name, CpuTime::of(process)))
     };
 
     let times = runtime.block_on(one_by_one(&cluster, arguments.first))?;
@@ -139,6 +136,8 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
     for ((name, before), (_, after)) in before.iter().zip(&after) {
         println!("  {name}: {}", after.since(before));
     }
+    let budget = if arguments.delay == 0 { 10 } else { 40 };
+    println!("  budget of the scheduler: {budget} s of a processor");
     let [now, most] = cpu_time::resident(scheduler.process()).map(Bytes::as_mib);
     println!("scheduler resident: {now} MiB, at most {most} MiB (100 MiB)");
     if arguments.reclaim > 0 {
@@ -149,7 +148,7 @@ fn measure(arguments: &ApiBenchArguments) -> Result<()> {
     kubectl::measure(&kubeconfig)?;
     if arguments.idle > 0 {
         scheduler.stop()?;
-        let kai = arguments.kai.as_deref();
+        let kai = arguments.kai.as_ref();
         let kai = kai
             .map(|checkout| KaiPrograms::install(checkout, &plane))
             .transpose()?;

@@ -6,6 +6,7 @@
 
 mod jobset;
 mod kai;
+mod kai_checkout;
 mod kuberay;
 mod kueue;
 mod lws;
@@ -28,6 +29,7 @@ use crate::binaries;
 use crate::server::ClusterServer;
 
 pub use kai::KaiScheduler;
+pub use kai_checkout::KaiCheckout;
 pub use kueue::CLAIMED_MEMORY;
 
 /// How long an operator may take until it listens.

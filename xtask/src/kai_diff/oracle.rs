@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use apportion_cluster::operators::KaiCheckout;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -53,13 +54,8 @@ pub(crate) enum OracleAnswer {
 impl KaiOracle {
     /// Builds the program in a checkout of KAI and starts it.
     pub(crate) fn start(workspace: &Workspace, checkout: &Path) -> Result<Self> {
-        let checkout = fs::canonicalize(checkout)
-            .with_context(|| format!("failed to find {}", checkout.display()))?;
-        ensure!(
-            checkout.join("pkg/scheduler/test_utils").is_dir(),
-            "{} is no checkout of KAI Scheduler; hint: git clone https://github.com/kai-scheduler/KAI-Scheduler",
-            checkout.display()
-        );
+        let checkout = KaiCheckout::at(checkout)?;
+        let checkout = checkout.path();
         let built = workspace.target.join("kai-diff");
         fs::create_dir_all(&built)?;
         let program = built.join("oracle");
@@ -73,7 +69,7 @@ impl KaiOracle {
             .arg("-o")
             .arg(&program)
             .arg(format!("./{PACKAGE}"))
-            .current_dir(&checkout);
+            .current_dir(checkout);
         run(&mut build).context("failed to build the oracle; it needs Go")?;
         let mut program = Command::new(&program)
             .stdin(Stdio::piped())

@@ -6,24 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use serde_json::{Value, json};
 
+use super::kai_checkout::{KaiCheckout, PROGRAMS};
 use super::private_files::command_with;
 use super::{await_port, free_port, install, webhooks, write_certificate};
 use crate::LocalCluster;
-use crate::binaries;
 use crate::image;
 use crate::server::ClusterServer;
 
-const PROGRAMS: [&str; 6] = [
-    "scheduler",
-    "binder",
-    "podgrouper",
-    "podgroupcontroller",
-    "queuecontroller",
-    "admission",
-];
 /// Where its admission program looks for its certificate.
 const CERTIFICATES: &str = "/tmp/k8s-webhook-server/serving-certs";
 const WEBHOOKS: [&str; 2] = [
@@ -53,8 +45,9 @@ impl KaiScheduler {
     /// # Errors
     /// If it cannot be built or does not start.
     pub fn start(cluster: &LocalCluster, checkout: &Path) -> Result<Self> {
-        let programs = built(checkout)?;
-        install(cluster, &checkout.join("deployments/kai-scheduler/crds"))?;
+        let checkout = KaiCheckout::at(checkout)?;
+        let programs = checkout.build()?;
+        install(cluster, &checkout.crds())?;
         for object in objects() {
             cluster.apply(&object)?;
         }
@@ -174,26 +167,6 @@ impl Drop for KaiScheduler {
 /// The name of a program's log.
 fn server(program: &str) -> String {
     format!("kai-{program}")
-}
-
-/// Builds the programs. Returns their folder.
-fn built(checkout: &Path) -> Result<PathBuf> {
-    ensure!(
-        checkout.join("cmd/podgrouper").is_dir(),
-        "{} is no checkout of KAI Scheduler; hint: git clone https://github.com/kai-scheduler/KAI-Scheduler",
-        checkout.display()
-    );
-    let folder = binaries::cache()?.join("kai");
-    fs::create_dir_all(&folder)?;
-    let mut go = Command::new("go");
-    go.current_dir(checkout)
-        .env("CGO_ENABLED", "0")
-        .args(["build", "-buildvcs=false", "-o"])
-        .arg(&folder)
-        .args(PROGRAMS.map(|program| format!("./cmd/{program}")));
-    let status = go.status().context("failed to start go")?;
-    ensure!(status.success(), "go build of KAI ended with {status}");
-    Ok(folder)
 }
 
 /// What KAI's chart creates.
