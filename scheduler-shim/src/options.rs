@@ -62,6 +62,12 @@ pub(crate) struct SchedulerRunOptions {
     #[arg(long, value_name = "NAME", default_value = "apportion-scheduler")]
     pub(crate) lease_name: String,
 
+    /// Whether the lease is renewed, so that a second replica can wait for it; with false, the scheduler that starts last
+    /// takes it at once, and the one before ends
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) leader_elect: bool,
+
     /// Seconds that the lease is valid without being renewed; up to 15 while the API server is slow
     #[arg(long, value_name = "SECONDS", default_value_t = 4,
         value_parser = clap::value_parser!(u64).range(3..=3600))]

@@ -38,6 +38,10 @@ const WRONG: &[&str] = &[
     "schedulerNames={}",
     "scheduler.replicas=0",
     "scheduler.leaseDuration=1",
+    "scheduler.leaderElection=maybe",
+    // The default is two replicas.
+    "scheduler.leaderElection=false",
+    "scheduler.leaderElection=false,scheduler.replicas=1,scheduler.kaiNames=true",
     "scheduler.queueDepth.guess=1",
     "scheduler.usageParams.windowSize=soon",
     "scheduler.usageParams.windowType=tumbling",

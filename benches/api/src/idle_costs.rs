@@ -1,7 +1,8 @@
 //! What the API server costs while nothing happens: with no scheduler, with Apportion's, and with KAI's programs.
 //!
 //! The API server works by itself, too: its garbage collection alone makes one minute twice as expensive as the next.
-//! So each contender has several windows, in turns, and the medians are compared.
+//! So each contender has several windows, in turns, and the medians are compared. What a contender adds is
+//! the median of its windows less the one without a scheduler in the same round.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -34,7 +35,9 @@ pub(crate) struct IdleComparison<'b> {
 #[derive(Clone, Copy)]
 enum IdleContender<'b> {
     Nobody,
-    Apportion,
+    Apportion {
+        leader_election: bool,
+    },
     /// Without leader election only the kubelet replaces a program that died. That is KAI's default.
     Kai {
         programs: &'b KaiPrograms,
@@ -57,8 +60,9 @@ struct IdleCosts<'b> {
 impl<'b> IdleComparison<'b> {
     /// Measures all contenders in turns, and prints what they cost.
     pub(crate) fn run(&self, window: Duration) -> Result<()> {
-        let mut contenders = vec![IdleContender::Nobody, IdleContender::Apportion];
+        let mut contenders = vec![IdleContender::Nobody];
         for leader_election in [false, true] {
+            contenders.push(IdleContender::Apportion { leader_election });
             contenders.extend(self.kai.map(|programs| IdleContender::Kai {
                 programs,
                 leader_election,
@@ -77,7 +81,7 @@ impl<'b> IdleComparison<'b> {
         }
         println!("nothing to do, parts of a processor (0.015 for the API server):");
         for of in &costs {
-            of.print_parts(median(&costs[0].apiserver));
+            of.print_parts(&costs[0].apiserver);
         }
         println!("what the API server was asked, each minute:");
         for of in &costs {
@@ -89,9 +93,15 @@ impl<'b> IdleComparison<'b> {
     fn start(&self, contender: IdleContender<'b>) -> Result<Vec<BackgroundProgram>> {
         match contender {
             IdleContender::Nobody => Ok(Vec::new()),
-            IdleContender::Apportion => {
-                let scheduler =
-                    SchedulerProcess::start(self.plane, self.kubeconfig, self.log, LEADS)?;
+            IdleContender::Apportion { leader_election } => {
+                let election = format!("--leader-elect={leader_election}");
+                let scheduler = SchedulerProcess::start_with(
+                    &[&election],
+                    self.plane,
+                    self.kubeconfig,
+                    self.log,
+                    LEADS,
+                )?;
                 Ok(vec![scheduler.into_program()])
             }
             IdleContender::Kai {
@@ -128,28 +138,28 @@ impl<'b> IdleCosts<'b> {
         }
     }
 
-    fn name(&self) -> &'static str {
-        match self.contender {
-            IdleContender::Nobody => "no scheduler",
-            IdleContender::Apportion => "Apportion's scheduler",
+    fn name(&self) -> String {
+        let (program, leader_election) = match self.contender {
+            IdleContender::Nobody => return "no scheduler".to_owned(),
+            IdleContender::Apportion { leader_election } => {
+                ("Apportion's scheduler", leader_election)
+            }
             IdleContender::Kai {
-                leader_election: false,
-                ..
-            } => "KAI's programs",
-            IdleContender::Kai {
-                leader_election: true,
-                ..
-            } => "KAI's programs with leader election",
-        }
+                leader_election, ..
+            } => ("KAI's programs", leader_election),
+        };
+        let with = if leader_election { "with" } else { "without" };
+        format!("{program} {with} leader election")
     }
 
-    /// `alone` is what the API server takes without a scheduler.
-    fn print_parts(&self, alone: f64) {
+    /// `alone` is what the API server took without a scheduler, in the window of each round.
+    fn print_parts(&self, alone: &[f64]) {
         let more = match self.contender {
             IdleContender::Nobody => String::new(),
-            IdleContender::Apportion | IdleContender::Kai { .. } => {
-                let more = median(&self.apiserver) - alone;
-                format!(", {more:+.4} on top of no scheduler")
+            IdleContender::Apportion { .. } | IdleContender::Kai { .. } => {
+                let pairs = self.apiserver.iter().zip(alone);
+                let more: Vec<f64> = pairs.map(|(part, alone)| part - alone).collect();
+                format!(", {:+.4} on top of no scheduler", median(&more))
             }
         };
         println!("  {}:", self.name());

@@ -29,6 +29,17 @@ impl SchedulerProcess {
         filter: &str,
         until: &str,
     ) -> Result<Self> {
+        Self::start_with(&[], plane, kubeconfig, filter, until)
+    }
+
+    /// The same, with more options.
+    pub(crate) fn start_with(
+        options: &[&str],
+        plane: &ControlPlane,
+        kubeconfig: &Path,
+        filter: &str,
+        until: &str,
+    ) -> Result<Self> {
         let number = std::fs::read_dir(plane.dir())?.count();
         let log = plane.dir().join(format!("scheduler-{number}.log"));
         // The child ends with this process, however this process ends.
@@ -38,7 +49,8 @@ impl SchedulerProcess {
             .arg(staged().join("bin/apportion-scheduler"))
             .args(["run", "--address", "127.0.0.1:0", "--log", filter])
             .arg("--kubeconfig")
-            .arg(kubeconfig);
+            .arg(kubeconfig)
+            .args(options);
         let program = BackgroundProgram::start(command, &log)?;
         eventually(PATIENCE, until, || program.log().contains(until));
         Ok(Self(program))

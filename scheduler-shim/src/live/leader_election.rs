@@ -6,6 +6,10 @@
 //!
 //! A scheduler that waits watches the lease instead of reading it again and again. That costs the API server less, and
 //! tells the moment of each renewal, so that the lease of a dead holder is taken as soon as it has run out.
+//!
+//! Without leader election the one scheduler takes the lease, too, but does not renew it. Its record has no duration:
+//! the scheduler that starts next takes it at once. The one before sees that in its watch, and ends. So two never
+//! lead for longer than an event takes, and each has a term of its own.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -36,13 +40,16 @@ const RETRY: Duration = Duration::from_secs(1);
 const WATCH_SECONDS: u32 = 290;
 /// How long the release may take.
 const PARTING: Duration = Duration::from_secs(2);
+/// How long the lease is ours without leader election, unless another scheduler takes it.
+const UNLIMITED: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// Acquires, renews and releases the lease.
 pub(crate) struct LeaderElector {
     api: Api<Object>,
     name: String,
     identity: String,
-    duration: Duration,
+    /// How long a record is valid at least. `None` without leader election.
+    duration: Option<Duration>,
 }
 
 /// Until when the lease is ours.
@@ -90,6 +97,14 @@ enum AcquireResult {
     Held(String, Duration),
 }
 
+fn taken() -> CommandFailure {
+    CommandFailure::new("another scheduler took the lease")
+}
+
+fn deleted() -> CommandFailure {
+    CommandFailure::new("the lease was deleted")
+}
+
 impl LeaderElector {
     /// `client` is for the lease alone, so that no other request delays it.
     pub(crate) fn new(client: Client, options: &SchedulerRunOptions) -> Self {
@@ -99,7 +114,9 @@ impl LeaderElector {
             api: Api::namespaced(client, &options.lease_namespace),
             name: options.lease_name.clone(),
             identity: format!("{}_{}_{at:x}", host.trim(), std::process::id()),
-            duration: Duration::from_secs(options.lease_duration),
+            duration: options
+                .leader_elect
+                .then(|| Duration::from_secs(options.lease_duration)),
         }
     }
 
@@ -111,7 +128,10 @@ impl LeaderElector {
     /// Waits until the lease is ours.
     pub(crate) async fn acquire(&self) -> HeldLease {
         let now = Instant::now();
-        let mut tenure = LeaseTenure::new(now, self.duration);
+        let mut tenure = match self.duration {
+            Some(duration) => LeaseTenure::new(now, duration),
+            None => LeaseTenure::without_renewals(now),
+        };
         let mut observed = ObservedLease {
             version: None,
             since: now,
@@ -122,7 +142,11 @@ impl LeaderElector {
             let acquired = timeout(PATIENCE, self.try_to_take(&mut observed, &mut tenure)).await;
             match acquired {
                 Ok(Ok(AcquireResult::Ours(object))) => {
-                    let (until, _) = watch::channel(tenure.until());
+                    let until = match self.duration {
+                        Some(_) => tenure.until(),
+                        None => Instant::now() + UNLIMITED,
+                    };
+                    let (until, _) = watch::channel(until);
                     return HeldLease {
                         object: *object,
                         tenure,
@@ -168,9 +192,7 @@ impl LeaderElector {
         left: Duration,
     ) -> Result<(), Error> {
         let mut free_at = Instant::now() + left;
-        let params = WatchParams::default()
-            .fields(&format!("metadata.name={}", self.name))
-            .timeout(WATCH_SECONDS);
+        let params = self.watch_params();
         let version = observed.version.clone().unwrap_or_default();
         let watching = self.api.watch(&params, &version);
         let Ok(events) = timeout_at(free_at.into(), watching).await else {
@@ -200,9 +222,15 @@ impl LeaderElector {
         }
     }
 
+    fn watch_params(&self) -> WatchParams {
+        WatchParams::default()
+            .fields(&format!("metadata.name={}", self.name))
+            .timeout(WATCH_SECONDS)
+    }
+
     /// How long the record of another scheduler is valid.
     fn validity(&self, lease: &Object) -> Duration {
-        record::valid(lease).max(self.duration)
+        record::valid(lease).max(self.duration.unwrap_or_default())
     }
 
     /// Takes the lease, or says who has it.
@@ -245,9 +273,57 @@ impl LeaderElector {
         Ok(AcquireResult::Ours(Box::new(acquired)))
     }
 
-    /// Renews the lease until another scheduler has it; then says so. While it can't be renewed, everything that
-    /// heeds [`HeldLease::until`] pauses.
+    /// Keeps the lease until another scheduler has it; then says so.
     pub(crate) async fn keep(&self, held: HeldLease) -> CommandFailure {
+        match self.duration {
+            Some(_) => self.keep_renewed(held).await,
+            None => self.wait_until_taken().await,
+        }
+    }
+
+    /// Watches the lease until another scheduler has it.
+    async fn wait_until_taken(&self) -> CommandFailure {
+        let mut is_warned = false;
+        loop {
+            let problem = match self.api.get_opt(&self.name).await {
+                Ok(None) => return deleted(),
+                Ok(Some(lease)) if record::holder(&lease).as_ref() != Some(&self.identity) => {
+                    return taken();
+                }
+                Ok(Some(lease)) => self.wait_for_change(&lease).await.err(),
+                Err(problem) => Some(problem),
+            };
+            if let Some(problem) = &problem {
+                let problem = error_chain(problem);
+                if !is_warned {
+                    warn!(problem, "Failed to watch the lease, retrying");
+                }
+                sleep(RETRY).await;
+            }
+            is_warned = problem.is_some();
+        }
+    }
+
+    /// Waits until somebody writes the lease, or until the watch ends.
+    async fn wait_for_change(&self, lease: &Object) -> Result<(), Error> {
+        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        let mut events = pin!(self.api.watch(&self.watch_params(), &version).await?);
+        while let Some(event) = events.next().await {
+            match event? {
+                WatchEvent::Bookmark(_) => {}
+                WatchEvent::Error(status) => return Err(Error::Api(status)),
+                WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => {
+                    return Ok(());
+                }
+            }
+        }
+        sleep(RETRY).await;
+        Ok(())
+    }
+
+    /// Renews the lease until another scheduler has it. While it can't be renewed, everything that heeds
+    /// [`HeldLease::until`] pauses.
+    async fn keep_renewed(&self, held: HeldLease) -> CommandFailure {
         let HeldLease {
             mut object,
             mut tenure,
@@ -265,10 +341,8 @@ impl LeaderElector {
                     until.send_replace(tenure.until());
                     None
                 }
-                Ok(Ok(false)) => return CommandFailure::new("another scheduler took the lease"),
-                Ok(Err(Error::Api(status))) if status.code == 404 => {
-                    return CommandFailure::new("the lease was deleted");
-                }
+                Ok(Ok(false)) => return taken(),
+                Ok(Err(Error::Api(status))) if status.code == 404 => return deleted(),
                 Ok(Err(problem)) => Some(error_chain(&problem)),
                 Err(_) => {
                     tenure.answered(sent_at.elapsed());

@@ -77,7 +77,7 @@ pub fn values(state: &str, ports: ProgramPorts) -> String {
     } = ports;
     format!(
         "stateDir={state},hostNetwork=true,image.pullPolicy=Never,metrics.port={metrics},\
-         tcp.port={agent},scheduler.port={scheduler},scheduler.replicas=1,scheduler.leaseDuration=3,\
+         tcp.port={agent},scheduler.port={scheduler},scheduler.replicas=1,scheduler.leaderElection=false,\
          webhook.port={webhook},webhook.healthPort={health},webhook.url=https://127.0.0.1:{webhook},\
          webhook.hostNetwork=true,webhook.replicas=1,schedulerNames={{apportion-scheduler,kai-scheduler}}"
     )

@@ -384,8 +384,13 @@ pub(crate) struct FormerScheduler(Child);
 
 impl FormerScheduler {
     /// Ends it with SIGTERM.
-    pub(crate) fn end(mut self) {
+    pub(crate) fn end(self) {
         signal(&self.0, Signal::SIGTERM);
+        self.ended();
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn ended(mut self) {
         eventually(PATIENCE, "the scheduler ends", || {
             self.0.try_wait().is_ok_and(|ended| ended.is_some())
         });

@@ -12,6 +12,7 @@ mod grouping;
 mod guarded;
 mod hami;
 mod kubectl;
+mod leader_election;
 mod objects;
 mod over_time;
 mod own_fields;

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-/// The record that takes or renews the lease.
+/// The record that takes or renews the lease. Without a time for which it is valid it has no duration, because
+/// Kubernetes refuses a duration of zero.
 pub(super) fn of(identity: &str, valid: Duration, before: Option<&LeaseSpec>) -> LeaseSpec {
     let now = || MicroTime(Timestamp::now());
     let holder = before.and_then(|spec| spec.holder_identity.as_deref());
@@ -15,7 +16,9 @@ pub(super) fn of(identity: &str, valid: Duration, before: Option<&LeaseSpec>) ->
     let transitions = before.lease_transitions.unwrap_or(0);
     LeaseSpec {
         holder_identity: Some(identity.to_owned()),
-        lease_duration_seconds: i32::try_from(valid.as_secs()).ok(),
+        lease_duration_seconds: i32::try_from(valid.as_secs())
+            .ok()
+            .filter(|seconds| *seconds > 0),
         acquire_time: if is_ours {
             before.acquire_time
         } else {

@@ -41,6 +41,14 @@ impl LeaseTenure {
         }
     }
 
+    /// The time of a holder that does not renew: its records have no duration, so only the latency counts.
+    pub(super) fn without_renewals(now: Instant) -> Self {
+        Self {
+            longest: Duration::ZERO,
+            ..Self::new(now, Duration::ZERO)
+        }
+    }
+
     /// The validity of the next record, in full seconds, as the record has them.
     fn next(&self) -> Duration {
         let wanted = (self.latency * ANSWERS).clamp(self.least, self.longest);
