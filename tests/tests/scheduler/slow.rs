@@ -10,7 +10,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apportion_tests::eventually;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE, placed, pod, queue};
