@@ -109,6 +109,11 @@ pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
             .args(template(&chart))
             .args(["--set", "networkPolicy.enabled=false"]),
     )?;
+    // As `helm upgrade --reuse-values` from a release that did not have the value.
+    let kept = ["--set", "scheduler.leaderElection=null"];
+    if render(helm().args(template(&chart)).args(kept))?.contains("--leader-elect=false") {
+        bail!("without scheduler.leaderElection there is no leader election");
+    }
     for wrong in WRONG {
         if succeeds(helm().args(template(&chart)).args(["--set", wrong])) {
             bail!("the chart takes {wrong}");

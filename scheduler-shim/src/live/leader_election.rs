@@ -8,8 +8,8 @@
 //! tells the moment of each renewal, so that the lease of a dead holder is taken as soon as it has run out.
 //!
 //! Without leader election the one scheduler takes the lease, too, but does not renew it. Its record has no duration:
-//! the scheduler that starts next takes it at once. The one before sees that in its watch, and ends. So two never
-//! lead for longer than an event takes, and each has a term of its own.
+//! the scheduler that starts next takes it at once. The one before sees that in its watch, and ends. One that can't
+//! reach the API server does not see it, but each has a term of its own, and agents refuse the older one.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
